@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from batchyard.backoff import Backoff
 from batchyard.wording import cut
 from store import events, keys
-from store.database import insert
+from store.database import locked
 from store.records import Batch, EngineFailure, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
@@ -109,12 +109,11 @@ def failures(session: Session) -> dict[str, EngineFailure]:
 def _failure(session: Session, model: str) -> EngineFailure:
     """Return a model's last failure, an empty one if there was none. Nobody else changes it meanwhile."""
     none = {"reason": "", "at": 0, "requests": 0, "next": "", "deaths": 0, "engines": [], "answered": True}
-    session.execute(insert(session, EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
-    return session.get_one(EngineFailure, model, with_for_update=True)
+    return locked(session, EngineFailure, {"model": model}, **none)
 
 
 def _hold(session: Session, model: str, reason: str) -> Hold:
-    record = _locked(session, model, reason)
+    record = locked(session, Hold, {"model": model}, reason=reason, since=now(), attempts=0, retry_at=0.0)
     record.reason, record.attempts = reason, record.attempts + 1
     record.retry_at = time.time() + BACKOFF.seconds(record.attempts)
     _announce(session, record)
@@ -123,16 +122,9 @@ def _hold(session: Session, model: str, reason: str) -> Hold:
 
 def hold_unserved(session: Session, model: str) -> None:
     """Hold a model that is not served any more. Emit `batch.held` for each batch that waits for it."""
-    record = _locked(session, model, UNSERVED)
+    record = locked(session, Hold, {"model": model}, reason=UNSERVED, since=now(), attempts=0, retry_at=0.0)
     record.reason, record.attempts, record.retry_at = UNSERVED, 0, 0.0
     _announce(session, record)
-
-
-def _locked(session: Session, model: str, reason: str) -> Hold:
-    """Return a model's hold, or a new one, locked until the transaction ends."""
-    first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
-    session.execute(insert(session, Hold).on_conflict_do_nothing(), first)
-    return session.get_one(Hold, model, with_for_update=True)
 
 
 def _announce(session: Session, hold: Hold) -> None:

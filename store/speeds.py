@@ -9,21 +9,19 @@ import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
-from sqlalchemy import func, inspect, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard.models import ModelSpec
-from store import projects
+from store import database, projects
 from store.records import Batch, Duration, Project, ResultChunk, Segment, Speed
 
 # Most of the work is reading prompts (prefill) or writing answers (decode). Their tokens differ much in cost.
 RequestClass = Literal["prefill", "decode"]
 DurationKind = Literal["start", "lead", "finish"]
 """What takes time beside the answers: an engine's start, the time until its first answers come, merge and steps."""
-Sums = TypeVar("Sums", Speed, Duration)
 MEMORY_SECONDS = 600.0
 """Time constant of the decay of measurements, in seconds of the engine's work."""
 BURST = 3.0
@@ -97,7 +95,8 @@ def work(requests: float, tokens: float) -> float:
 
 def locked(session: Session, model: str, config_sha256: str, request_class: str) -> Speed:
     """Return the speed of a model in a configuration for a class, perhaps a new one, until the transaction ends."""
-    return _record(session, Speed, (model, config_sha256, request_class))
+    key = {"model": model, "config_sha256": config_sha256, "request_class": request_class}
+    return database.locked(session, Speed, key)
 
 
 def measure(speed: Speed, measurement: Measurement) -> None:
@@ -172,20 +171,6 @@ def _add(speed: Speed, measurement: Measurement, decay: float) -> None:
     speed.in_flight_limit = measurement.limit or speed.in_flight_limit
 
 
-def _record(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
-    """Return the locked record of sums with this primary key, or a new one of zeros."""
-    record = session.get(kind, key, with_for_update=True)
-    if record is None:
-        names = [column.key for column in inspect(kind).column_attrs]
-        record = kind(**dict(zip(names, key, strict=False)), **dict.fromkeys(names[len(key) :], 0.0))
-        try:
-            with session.begin_nested():
-                session.add(record)
-        except IntegrityError:  # another transaction has created it meanwhile
-            record = session.get_one(kind, key, with_for_update=True)
-    return record
-
-
 def throughputs(session: Session, specs: Mapping[str, ModelSpec]) -> dict[tuple[str, str], Throughput]:
     configurations = {name: spec.config_sha256 for name, spec in specs.items()}
     speeds = session.scalars(select(Speed).where(Speed.model.in_(specs), Speed.seconds > 0))
@@ -227,7 +212,6 @@ def measure_duration(
     session: Session, kind: DurationKind, name: str, variant: str, seconds: float, units: float = 0.0
 ) -> None:
     """Add one time of a model's, or of finishing something in some way, which may grow with `units`."""
-    record = _record(session, Duration, (kind, name, variant[:256]))
     amounts = {
         "number": 1.0,
         "units": units,
@@ -236,6 +220,8 @@ def measure_duration(
         "units_seconds": units * seconds,
         "seconds_squared": seconds**2,
     }
+    key = {"kind": kind, "name": name, "variant": variant[:256]}
+    record = database.locked(session, Duration, key, **dict.fromkeys(amounts, 0.0))
     for amount, value in amounts.items():
         setattr(record, amount, getattr(record, amount) * DURATION_MEMORY + value)
 
