@@ -82,17 +82,16 @@ def send(context: AppContext, url: str, secrets: list[str], event: Event) -> tup
     """Return (status of the response, seconds of its Retry-After, why the event was not delivered)."""
     body, headers = signed(event, secrets)
     try:
-        response = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
+        status, again = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
     except RequestError as error:
         return None, 0.0, error.message
     except OSError as error:
         return None, 0.0, str(error) or type(error).__name__
     except HTTPException:  # its text quotes the receiver, and is not passed on
         return None, 0.0, "the receiver's answer is not HTTP"
-    if 200 <= response.status < 300:
-        return response.status, 0.0, None
-    minimum_wait = retry_after(response.retry_after, time.time()) or 0.0
-    return response.status, minimum_wait, f"the receiver answered {response.status}"
+    if 200 <= status < 300:
+        return status, 0.0, None
+    return status, retry_after(again, time.time()) or 0.0, f"the receiver answered {status}"
 
 
 def payload(event: Event) -> dict[str, Any]:
