@@ -22,6 +22,8 @@ from store.leases import Lease
 from store.records import AMOUNTS, Batch, Budget, Hold, Job, Project, ResultChunk, Segment
 
 TIMELINE = 120
+_OF_BATCH = ("job_id", "traceparent", "project_id", "endpoint")
+_OF_SEGMENT = ("number", "requests", "bytes", "request_class", "attempts", "error")
 
 
 @dataclass(frozen=True)
@@ -196,20 +198,12 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
-        job_id=batch.job_id,
-        traceparent=batch.traceparent,
-        project_id=batch.project_id,
-        endpoint=batch.endpoint,
+        **{name: getattr(batch, name) for name in _OF_BATCH},
+        **{name: getattr(segment, name) for name in _OF_SEGMENT},
         plan_sha256=segment.plan_sha256 or batch.plan_sha256 or "",
         row_group=segment.number if segment.row_group is None else segment.row_group,
-        number=segment.number,
-        requests=segment.requests,
-        bytes=segment.bytes,
-        request_class=segment.request_class,
         due_at=math.inf if batch.priority == BACKGROUND else batch.due_at,
         model=batch.models[segment.model],
-        attempts=segment.attempts,
-        error=segment.error,
         # The cache would repeat the answers that are to be verified.
         cache_bytes=None if again else cache_bytes,
         alone=again.get("alone", False),
