@@ -228,10 +228,10 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
     return pa.Int64Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
-    """Return the requests of a segment. Raises UnavailableError; BatchyardError if the plan is damaged."""
+def segment(artifacts: Artifacts, plan_sha256: str, row_group: int, columns: Sequence[str] = SCHEMA.names) -> pa.Table:
+    """Return these columns of a segment's requests. Raises UnavailableError; BatchyardError if the plan is damaged."""
     with parquet.opened(artifacts, plan_sha256, "plan") as file:
-        return file.read_row_group(row_group, columns=SCHEMA.names)
+        return file.read_row_group(row_group, columns=list(columns))
 
 
 def requests(
