@@ -88,8 +88,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
     published_forecasts = forecasts | validating | finishing | forecasts_of_jobs
     seconds_due = forecast.work_due(entries, answered, throughputs)
     with published.warned(log, "forecasts not published"), context.redis.pipeline() as pipeline:
-        serialized = {key: _serialize(entry) for key, entry in published_forecasts.items()}
-        published.replace(pipeline, FORECASTS, serialized)
+        published.replace(pipeline, FORECASTS, {key: json.dumps(entry) for key, entry in published_forecasts.items()})
         pipeline.set(BACKLOG, json.dumps(seconds_due))
         pipeline.execute()
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
@@ -123,14 +122,10 @@ def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], uns
         log.info("model is served again", extra={"model": model})
 
 
-def _serialize(entry: Forecast) -> str:
-    return json.dumps([entry.at, entry.earliest, entry.latest])
-
-
 def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
     """Publish the forecast of a new batch until the next tick."""
     with published.warned(log, "forecast not published", batch_id=batch_id):
-        context.redis.hset(FORECASTS, batch_id, _serialize(entry))
+        context.redis.hset(FORECASTS, batch_id, json.dumps(entry))
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:

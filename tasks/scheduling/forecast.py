@@ -6,7 +6,7 @@ The replay follows the same policy as dispatch. A range holds the true end in 80
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from store.queue import BacklogEntry
 from store.segments import PendingSegment
@@ -21,8 +21,7 @@ SEGMENTS = 4000
 """Approximate limit of segments to replay. In a longer queue, several segments of a batch are replayed as one."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """The expected end of a batch and the range in which it probably lies, in Unix seconds."""
 
     at: float
