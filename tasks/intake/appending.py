@@ -70,7 +70,8 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, append: Append) -> tu
     Raises RequestError.
     """
     report, settings = ValidationReport(), context.settings
-    validator = Validator.of(context, batch.endpoint, batch.post_process, lines_before=batch.total, guard=batch.guard)
+    common = (context.models, batch.endpoint, settings, batch.post_process)
+    validator = Validator(*common, lines_before=batch.total, guard=batch.guard)
     with context.artifacts.create() as target:
         writer = PlanWriter(target, segment_sizes(context), context.artifacts)
         if not validator.run(io.BytesIO(lines), writer, report):
