@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
@@ -80,7 +80,7 @@ def _exceeds(session: Session, batches: Sequence[Batch], name: str, limit: float
 
 def _chunks(session: Session, batches: Sequence[Batch]) -> tuple[int, np.ndarray]:
     """Return the number of result chunks, and the counts of the last ones: failed, completed."""
-    of_engines = or_(Segment.state != "done", Segment.engine.is_not(None))  # others were refused, unseen by an engine
+    of_engines = Segment.epoch > 0  # 0: refused in validation, unseen by an engine
     query = select(ResultChunk.failed, ResultChunk.completed).join(Segment, Segment.id == ResultChunk.segment_id)
     query = query.where(ResultChunk.batch_id.in_([batch.id for batch in batches]), of_engines)
     number = session.scalar(select(func.count()).select_from(query.subquery())) or 0
