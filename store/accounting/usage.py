@@ -164,11 +164,8 @@ def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: 
         keys = {column.key: key for column, key in zip(columns, group, strict=True)}
         amounts = functools.reduce(Amounts.plus, (amounts for _, amounts in lines))
         entries.append(UsageEntry(amounts, cost=tariffs.total(lines).amounts.get(keys["currency"]), **keys))
-    return sorted(entries, key=_order)
-
-
-def _order(line: UsageEntry) -> tuple[int, str, str, str, str]:
-    return line.day or 0, line.model or "", line.project_id or "", line.key_id or "", line.currency or ""
+    names = ("model", "project_id", "key_id", "currency")
+    return sorted(entries, key=lambda entry: (entry.day or 0, *(getattr(entry, name) or "" for name in names)))
 
 
 def recent(session: Session, project_id: str, model: str, limit: int) -> list[Amounts]:
