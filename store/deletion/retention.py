@@ -38,19 +38,14 @@ from store.records import (
     WebSession,
     first_id,
 )
+from store.work.file_groups import OF_NO_WORK
 from store.work.lifecycle import ended_at
 
 ROWS = 500
 """Most rows that one transaction deletes."""
 BATCHES = 100
 """Batches, or jobs, that are deleted together."""
-UNUSED = and_(
-    ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
-    ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
-    ~select(JobArtifact.file_id).where(JobArtifact.file_id == File.id).exists(),
-    ~select(Job.id).where(Job.input_file_id == File.id).exists(),
-    ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists(),
-)
+UNUSED = and_(OF_NO_WORK, ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists())
 """The condition for files that no batch, job or schedule needs."""
 
 
