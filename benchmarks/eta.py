@@ -34,7 +34,7 @@ from store.database import Database
 from store.queue import BacklogEntry
 from store.records import Project
 from tasks.scheduling import forecast, throughput
-from tasks.scheduling.costs import Answered
+from tasks.scheduling.costs import Answered, WorkCosts
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.policy import Limits, RecentUsage
 from tasks.scheduling.states import Engines
@@ -273,7 +273,7 @@ class Simulation:
             measured = speeds.throughputs(session, {spec.name: spec})
             finishes = {run.batch_id: throughput.expected_finish(session, [], len(run.tokens)) for run in runs}
         limits = Limits(len(runs), {spec.name: len(runs)})
-        forecasts = forecast.forecast(entries, done, measured, limits, RecentUsage({}, now), now)
+        forecasts = forecast.forecast(WorkCosts(entries, done, measured), limits, RecentUsage({}, now), now)
         engines = Engines({spec.name} if self.warm else set(), {})
         forecasts = forecast.with_ends(forecasts, entries, measured, engines, now)
         return {

@@ -76,7 +76,7 @@ def validate(path: Path) -> None:
         artifacts = Artifacts(f"file://{folder}")
         with path.open("rb") as source, artifacts.create() as target:
             plan = PlanWriter(target, dict.fromkeys(models, SegmentSize(settings.segment_requests)), artifacts)
-            Validator(models, ENDPOINT, 10**9, settings.max_embedding_inputs).run(source, plan, report)
+            Validator(models, ENDPOINT, settings.model_copy(update={"max_requests": 10**9})).run(source, plan, report)
             plan.close()
     if report.count:
         raise SystemExit(f"{report.count} errors in a good file, the first: {report.errors[0]}")

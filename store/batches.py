@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Select, and_, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -16,18 +16,7 @@ from store.keys import Principal
 from store.leases import claim
 from store.records import Artifact, Batch, File, Job, Segment, first_id, now
 from store.segments import add as add_segments
-from store.speeds import RequestClass
 from store.work.lifecycle import FINISHING_SECONDS, Lifecycle, refuse_stage
-
-
-class PlannedSegment(NamedTuple):
-    """A segment of a plan. `bytes` counts its request bodies."""
-
-    model: str
-    requests: int
-    bytes: int = 0
-    request_class: RequestClass = "decode"
-
 
 LATEST_SECONDS = 3600.0
 PLAN = "its plan"
@@ -188,22 +177,19 @@ def plan(
     batch: Batch,
     *,
     plan_sha256: str,
-    segments: Sequence[PlannedSegment],
+    segments: Sequence[Segment],
     models: dict[str, dict[str, Any]],
     simulated: bool,
     refused: Mapping[int, str] = MappingProxyType({}),
     warnings: Sequence[Mapping[str, Any]] = (),
     sample_segments: int | None = None,
 ) -> None:
-    """Record the plan of a validated batch.
+    """Record the plan of a validated batch, with its unsaved segments.
 
     `refused` has the result chunk of each segment whose requests were all refused, by number. The first
     `sample_segments` run first, then the batch is paused.
     """
-    records = [
-        Segment(batch_id=batch.id, number=number, **segment._asdict()) for number, segment in enumerate(segments)
-    ]
-    failed = add_segments(session, records, refused)
+    failed = add_segments(session, batch.id, segments, refused)
     values = {
         "planned": True,
         "plan_sha256": plan_sha256,

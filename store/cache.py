@@ -3,13 +3,11 @@
 A project with `cache_bytes` has one. Beyond that size the least recently used answers are evicted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from sqlalchemy import delete, func, select, tuple_, update
@@ -25,22 +23,6 @@ OVERHEAD = 512
 """Bytes of an answer in the database beside its body: the rest of its row, and the indexes."""
 
 
-@dataclass(frozen=True)
-class StoredAnswer:
-    compressed: bytes
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-
-    @classmethod
-    def of(cls, body: bytes, input_tokens: int, cached_tokens: int, output_tokens: int) -> StoredAnswer:
-        return cls(zlib.compress(body, 1), input_tokens, cached_tokens, output_tokens)
-
-    @property
-    def body(self) -> bytes:
-        return zlib.decompress(self.compressed)
-
-
 def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> str:
     """Return the cache key of an answer: the SHA-256 of the canonical JSON of everything it depends on.
 
@@ -50,10 +32,19 @@ def key(fingerprint: bytes, config_sha256: str, engine: Mapping[str, str]) -> st
     return hashlib.sha256(json_lines.dumps(dependencies, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, StoredAnswer]:
+def columns(body: bytes, **tokens: int) -> dict[str, Any]:
+    """Return the columns of a new answer with its input, cached and output tokens. Its body is compressed."""
+    compressed = zlib.compress(body, 1)
+    return {"body": compressed, "bytes": len(compressed) + OVERHEAD, **tokens}
+
+
+def body_of(answer: CachedAnswer) -> bytes:
+    return zlib.decompress(answer.body)
+
+
+def find(session: Session, project_id: str, keys: Collection[str]) -> dict[str, CachedAnswer]:
     in_project = CachedAnswer.project_id == project_id
-    rows = session.scalars(select(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))
-    return {row.key: StoredAnswer(row.body, row.input_tokens, row.cached_tokens, row.output_tokens) for row in rows}
+    return {row.key: row for row in session.scalars(select(CachedAnswer).where(in_project, CachedAnswer.key.in_(keys)))}
 
 
 def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
@@ -68,28 +59,18 @@ def touch(session: Session, project_id: str, keys: Collection[str]) -> None:
     )
 
 
-def add(session: Session, project_id: str, answers: Mapping[str, StoredAnswer], batch_id: str | None = None) -> None:
-    """Add answers of a batch to a project's cache, by key, unless it was deleted. Existing ones stay."""
-    now = time.time()
+def add(
+    session: Session, project_id: str, answers: Mapping[str, Mapping[str, Any]], batch_id: str | None = None
+) -> None:
+    """Add answers (`columns`) of a batch to a project's cache, by key, unless it was deleted. Existing ones stay."""
+    common = {"project_id": project_id, "batch_id": batch_id, "used_at": time.time()}
     if batch_id is not None:
         # Locked: whoever deletes the batch waits for this transaction, and finds its answers.
         batch = select(Batch.id).where(Batch.id == batch_id).with_for_update(read=True, key_share=True)
         if session.scalar(batch) is None:
             return
-    rows = [
-        {
-            "project_id": project_id,
-            "key": key,
-            "batch_id": batch_id,
-            "body": answer.compressed,
-            "input_tokens": answer.input_tokens,
-            "cached_tokens": answer.cached_tokens,
-            "output_tokens": answer.output_tokens,
-            "bytes": len(answer.compressed) + OVERHEAD,
-            "used_at": now,
-        }
-        for key, answer in sorted(answers.items())  # one order for all writers prevents deadlocks
-    ]
+    # One order for all writers prevents deadlocks.
+    rows = [{"key": key, **common, **answers[key]} for key in sorted(answers)]
     session.execute(insert(session, CachedAnswer).on_conflict_do_nothing(), rows)
 
 

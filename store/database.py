@@ -3,11 +3,11 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, CursorResult, Delete, Engine, Update, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,6 +19,8 @@ from sqlalchemy.pool import NullPool
 
 from batchyard import plugins
 from batchyard.errors import ConfigurationError, UnavailableError
+
+Locked = TypeVar("Locked")
 
 WAIT_SECONDS = 10.0
 """Longest wait for a connection, a lock or a statement: well under a lease, which a heartbeat has to renew."""
@@ -209,6 +211,12 @@ def revisions() -> list[str]:
 def insert(session: Session, record: type[Any]) -> Any:
     """Return an INSERT of the session's database, which knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
     return (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert(record)
+
+
+def locked(session: Session, record: type[Locked], key: Mapping[str, Any], **first: Any) -> Locked:
+    """Return the record with this primary key, or a new one of these values, locked until the transaction ends."""
+    session.execute(insert(session, record).on_conflict_do_nothing(), {**key, **first})
+    return session.get_one(record, dict(key), with_for_update=True)
 
 
 def changed(session: Session, statement: Update | Delete) -> int:

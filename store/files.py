@@ -43,10 +43,14 @@ def room(session: Session, project_id: str, *, lock: bool = False) -> Room:
     """
     own = projects.get(session, project_id, lock=lock).max_stored_bytes
     parts = select(func.sum(UploadPart.bytes)).join(FileUpload).where(FileUpload.project_id == project_id)
-    of_open = and_(Batch.project_id == project_id, Batch.status.in_(RUNNING), Batch.input_file_id == "")
-    appended = select(func.sum(Append.bytes)).join(Batch).where(of_open)
-    stored = sum(int(session.scalar(each) or 0) for each in (sum_of_files(project_id), parts, appended))
+    sums = (sum_of_files(project_id), parts, sum_of_appended(project_id))
+    stored = sum(int(session.scalar(each) or 0) for each in sums)
     return Room(stored, session.info["max_stored_bytes"] if own is None else own)
+
+
+def sum_of_appended(project_id: str) -> Select[int]:
+    of_open = and_(Batch.project_id == project_id, Batch.status.in_(RUNNING), Batch.input_file_id == "")
+    return select(func.sum(Append.bytes)).join(Batch).where(of_open)
 
 
 def sum_of_files(project_id: str) -> Select[int]:

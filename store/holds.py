@@ -6,6 +6,7 @@ has failed last is kept until an engine of the model answers.
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.orm import Session
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from batchyard.backoff import Backoff
 from batchyard.wording import cut
 from store import events, keys
-from store.database import insert
+from store.database import locked
 from store.records import Batch, EngineFailure, Event, Hold, Segment, now
 
 BACKOFF = Backoff(first=5.0, longest=300.0)
@@ -46,23 +47,14 @@ def hold(session: Session, model: str, reason: str) -> Hold:
     return _hold(session, model, reason)
 
 
-def record_death(
-    session: Session,
-    batch_id: str | None,
-    *,
-    model: str,
-    engine: str,
-    replica: int,
-    reason: str,
-    requests: int,
-    next_: str,
-) -> bool:
+def record_death(session: Session, batch_id: str | None, *, model: str, engine: str, reason: str, **facts: Any) -> bool:
     """Count an engine's death for a batch, with its event, and as the model's last failure.
 
-    Without a batch a new one is an event of each project with an admin key. False if it was reported before.
+    `facts`: its `replica`, the `requests` in it, and what is `next` for these. Without a batch a new one is an event of
+    each project with an admin key. False if it was reported before.
     """
     reason = cut(reason, MAX_REASON)
-    death = {"model": model, "replica": replica, "reason": reason, "requests": requests}
+    death = {"model": model, "reason": reason, **facts}
     if batch_id is not None:
         batch = session.get_one(Batch, batch_id, with_for_update={"key_share": True})
         deaths = batch.engine_deaths or {}
@@ -70,18 +62,18 @@ def record_death(
         number, reasons = before["deaths"] + 1, before["reasons"]
         if reason in reasons or len(reasons) < MAX_REASONS:
             reasons = {**reasons, reason: reasons.get(reason, 0) + 1}
-        last = {"at": now(), "replica": replica, "reason": reason, "requests": requests, "next": next_}
+        last = {"at": now(), "reason": reason, **facts}
         batch.engine_deaths = {**deaths, model: {"deaths": number, "reasons": reasons, "last": last}}
         if sum(entry["deaths"] for entry in batch.engine_deaths.values()) <= DEATH_EVENTS:
-            events.record_death(session, batch, **death, deaths=number, next=next_)
+            events.record_death(session, batch, **death, deaths=number)
     failure = _failure(session, model)
     if engine in failure.engines:
         return False
     failure.engines = [*failure.engines, engine][-MAX_ENGINES:]
-    _fail(failure, reason, requests, next_)
+    _fail(failure, reason, facts["requests"], facts["next"])
     failure.deaths += 1
     for project_id in keys.admin_projects(session) if batch_id is None else ():
-        events.announce(session, project_id, "engine.died", **death, deaths=failure.deaths, next=next_)
+        events.announce(session, project_id, "engine.died", **death, deaths=failure.deaths)
     return True
 
 
@@ -109,12 +101,11 @@ def failures(session: Session) -> dict[str, EngineFailure]:
 def _failure(session: Session, model: str) -> EngineFailure:
     """Return a model's last failure, an empty one if there was none. Nobody else changes it meanwhile."""
     none = {"reason": "", "at": 0, "requests": 0, "next": "", "deaths": 0, "engines": [], "answered": True}
-    session.execute(insert(session, EngineFailure).on_conflict_do_nothing(), {"model": model, **none})
-    return session.get_one(EngineFailure, model, with_for_update=True)
+    return locked(session, EngineFailure, {"model": model}, **none)
 
 
 def _hold(session: Session, model: str, reason: str) -> Hold:
-    record = _locked(session, model, reason)
+    record = locked(session, Hold, {"model": model}, reason=reason, since=now(), attempts=0, retry_at=0.0)
     record.reason, record.attempts = reason, record.attempts + 1
     record.retry_at = time.time() + BACKOFF.seconds(record.attempts)
     _announce(session, record)
@@ -123,16 +114,9 @@ def _hold(session: Session, model: str, reason: str) -> Hold:
 
 def hold_unserved(session: Session, model: str) -> None:
     """Hold a model that is not served any more. Emit `batch.held` for each batch that waits for it."""
-    record = _locked(session, model, UNSERVED)
+    record = locked(session, Hold, {"model": model}, reason=UNSERVED, since=now(), attempts=0, retry_at=0.0)
     record.reason, record.attempts, record.retry_at = UNSERVED, 0, 0.0
     _announce(session, record)
-
-
-def _locked(session: Session, model: str, reason: str) -> Hold:
-    """Return a model's hold, or a new one, locked until the transaction ends."""
-    first = {"model": model, "reason": reason, "since": now(), "attempts": 0, "retry_at": 0.0}
-    session.execute(insert(session, Hold).on_conflict_do_nothing(), first)
-    return session.get_one(Hold, model, with_for_update=True)
 
 
 def _announce(session: Session, hold: Hold) -> None:

@@ -4,13 +4,13 @@ import unicodedata
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import select, true
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from batchyard import wording
 from batchyard.endpoints.live_wire import TIERS, Tier
 from batchyard.errors import ConflictError, NotFoundError, RequestError
 from store import listing
+from store.database import insert
 from store.records import Project
 
 MAX_NAME = 128
@@ -26,12 +26,9 @@ def get_or_create(session: Session, name: str) -> Project:
         )
     statement = select(Project).where(Project.name == name)
     record = session.scalar(statement)
-    if record is None:
-        try:
-            with session.begin_nested():
-                session.add(record := Project(name=name))
-        except IntegrityError:  # another transaction has created it meanwhile
-            record = session.scalars(statement).one()
+    if record is None:  # another transaction may create it meanwhile
+        session.execute(insert(session, Project).on_conflict_do_nothing(), {"name": name})
+        record = session.scalars(statement).one()
     if record.erasing_at is not None:
         message = (
             f"Project '{wording.cut(name, wording.MAX_NAME)}' is being erased; wait for its end, or use another name."

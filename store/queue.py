@@ -14,6 +14,7 @@ from store import holds, speeds
 from store.records import Batch, Job, Segment, Sla
 from store.segments import may_run
 from store.speeds import RequestClass
+from store.work.lifecycle import Lifecycle, Record
 
 
 @dataclass(frozen=True)
@@ -198,17 +199,10 @@ def unfinished_jobs(session: Session) -> list[JobsOfRecipe]:
     ]
 
 
-def jobs_due_first(session: Session, limit: int) -> Sequence[Job]:
-    """Return unfinished jobs, earliest due first."""
-    return session.scalars(
-        select(Job).where(Job.status.in_(JOB_RUNNING)).order_by(Job.due_at, Job.id).limit(limit)
-    ).all()
-
-
-def due_first(session: Session, limit: int) -> Sequence[Batch]:
-    """Return unfinished batches, earliest due first."""
-    statement = select(Batch).where(Batch.status.in_(RUNNING))
-    return session.scalars(statement.order_by(Batch.due_at, Batch.id).limit(limit)).all()
+def due_first(session: Session, life: Lifecycle[Record], limit: int) -> Sequence[Record]:
+    """Return unfinished batches or jobs, earliest due first."""
+    statement = select(life.record).where(life.record.status.in_(life.running))
+    return session.scalars(statement.order_by(life.record.due_at, life.record.id).limit(limit)).all()
 
 
 def unfinished(session: Session) -> Sequence[Batch]:

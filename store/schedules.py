@@ -5,10 +5,10 @@ A compare-and-set of `next_run_at` claims a time; the winner creates the run.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Select, func, or_, select, update
 from sqlalchemy import delete as delete_from
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard.errors import ConflictError, NotFoundError, RequestError
@@ -22,7 +22,6 @@ MAX_PER_PROJECT = 1000
 Overlap = Literal["skip", "allow", "cancel_previous"]
 CatchUp = Literal["latest", "none", "all"]
 State = Literal["created", "skipped", "failed"]
-Made = TypeVar("Made", Batch, Job)
 
 
 def create(session: Session, project_id: str, **values: Any) -> Schedule:
@@ -105,15 +104,11 @@ def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
 
 
 def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch | Job]:
-    if schedule.job is None:
-        return session.scalars(_unfinished(Batch, RUNNING, schedule)).all()
-    return session.scalars(_unfinished(Job, JOB_RUNNING, schedule)).all()
-
-
-def _unfinished(record: type[Made], running: Sequence[str], schedule: Schedule) -> Select[Made]:
+    record: type[Batch] | type[Job] = Batch if schedule.job is None else Job
+    running = RUNNING if schedule.job is None else JOB_RUNNING
     run = select(ScheduleRun.id).where(_made(record) == record.id, ScheduleRun.schedule_id == schedule.id)
     active = (record.project_id == schedule.project_id, record.status.in_(running), run.exists())
-    return select(record).where(*active).order_by(record.id.desc())
+    return session.scalars(select(record).where(*active).order_by(record.id.desc())).all()
 
 
 def add_run(session: Session, schedule: Schedule, state: State, **values: Any) -> ScheduleRun:

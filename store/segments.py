@@ -22,6 +22,8 @@ from store.leases import Lease
 from store.records import AMOUNTS, Batch, Budget, Hold, Job, Project, ResultChunk, Segment
 
 TIMELINE = 120
+_OF_BATCH = ("job_id", "traceparent", "project_id", "endpoint")
+_OF_SEGMENT = ("number", "requests", "bytes", "request_class", "attempts", "error")
 
 
 @dataclass(frozen=True)
@@ -196,20 +198,12 @@ def start(session: Session, segment_id: int, epoch: int, holder: str, seconds: f
     return SegmentLease(
         lease=Lease(Segment, segment_id, epoch),
         batch_id=batch.id,
-        job_id=batch.job_id,
-        traceparent=batch.traceparent,
-        project_id=batch.project_id,
-        endpoint=batch.endpoint,
+        **{name: getattr(batch, name) for name in _OF_BATCH},
+        **{name: getattr(segment, name) for name in _OF_SEGMENT},
         plan_sha256=segment.plan_sha256 or batch.plan_sha256 or "",
         row_group=segment.number if segment.row_group is None else segment.row_group,
-        number=segment.number,
-        requests=segment.requests,
-        bytes=segment.bytes,
-        request_class=segment.request_class,
         due_at=math.inf if batch.priority == BACKGROUND else batch.due_at,
         model=batch.models[segment.model],
-        attempts=segment.attempts,
-        error=segment.error,
         # The cache would repeat the answers that are to be verified.
         cache_bytes=None if again else cache_bytes,
         alone=again.get("alone", False),
@@ -242,29 +236,22 @@ def renew(session: Session, segment: SegmentLease, seconds: float) -> Literal["r
     return "make_way" if batch.priority == BACKGROUND else "run"
 
 
-def add(session: Session, added: Sequence[Segment], refused: Mapping[int, str]) -> int:
-    """Add segments to a batch. Return how many of their requests were refused.
+def add(session: Session, batch_id: str, added: Sequence[Segment], refused: Mapping[int, str], first: int = 0) -> int:
+    """Add segments to a batch, numbered from `first`. Return how many of their requests were refused.
 
-    `refused`: SHA-256 of the result chunk of each segment whose requests were all refused, by number: it is done.
+    `refused`: SHA-256 of the result chunk of each segment whose requests were all refused, by its place: it is done.
     """
-    for segment in added:
-        segment.state = "done" if segment.number in refused else "pending"
+    for place, segment in enumerate(added):
+        segment.batch_id, segment.number = batch_id, first + place
+        segment.state = "done" if place in refused else "pending"
     session.add_all(added)
     session.flush()
-    chunks = [
-        ResultChunk(
-            batch_id=segment.batch_id,
-            segment_id=segment.id,
-            sha256=refused[segment.number],
-            failed=segment.requests,
-            created_at=time.time(),
-        )
-        for segment in added
-        if segment.number in refused
-    ]
-    session.add_all(chunks)
+    for place, sha256 in refused.items():
+        segment = added[place]
+        values = {"sha256": sha256, "failed": segment.requests, "created_at": time.time()}
+        session.add(ResultChunk(batch_id=batch_id, segment_id=segment.id, **values))
     session.flush()
-    return sum(chunk.failed for chunk in chunks)
+    return sum(added[place].requests for place in refused)
 
 
 def append(

@@ -8,12 +8,12 @@ import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from batchyard.errors import PermissionDeniedError
 from batchyard.wording import quoted
 from store import projects
+from store.database import locked
 from store.keys import NO_SECRET, Principal, caller_of, digest, in_use
 from store.records import ApiKey, Project, WebSession, now
 
@@ -83,14 +83,8 @@ def enter(session: Session, user: User, project: str, *, admin: bool) -> Visitor
     """Return a user as a visitor of a project, which may be new. Raises PermissionDeniedError, RequestError."""
     project_id = projects.get_or_create(session, project).id
     key_id = _key_id(user, project_id)
-    record = session.get(ApiKey, key_id)
-    if record is None:
-        created = {"project_id": project_id, "secret_sha256": NO_SECRET, "admin": admin, "created_at": now()}
-        try:
-            with session.begin_nested():
-                session.add(record := ApiKey(id=key_id, label=user.name[:MAX_NAME], **created))
-        except IntegrityError:  # another request of theirs has created it meanwhile
-            record = session.get_one(ApiKey, key_id)
+    created = {"project_id": project_id, "secret_sha256": NO_SECRET, "admin": admin, "created_at": now()}
+    record = locked(session, ApiKey, {"id": key_id}, **created)
     _check(record, project)
     record.label, record.admin = user.name[:MAX_NAME], admin
     session.flush()

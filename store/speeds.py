@@ -9,21 +9,19 @@ import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
-from sqlalchemy import func, inspect, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from batchyard.models import ModelSpec
-from store import projects
+from store import database, projects
 from store.records import Batch, Duration, Project, ResultChunk, Segment, Speed
 
 # Most of the work is reading prompts (prefill) or writing answers (decode). Their tokens differ much in cost.
 RequestClass = Literal["prefill", "decode"]
 DurationKind = Literal["start", "lead", "finish"]
 """What takes time beside the answers: an engine's start, the time until its first answers come, merge and steps."""
-Sums = TypeVar("Sums", Speed, Duration)
 MEMORY_SECONDS = 600.0
 """Time constant of the decay of measurements, in seconds of the engine's work."""
 BURST = 3.0
@@ -95,26 +93,28 @@ def work(requests: float, tokens: float) -> float:
     return requests + tokens
 
 
-def measure(session: Session, model: str, config_sha256: str, request_class: str, measurement: Measurement) -> None:
+def locked(session: Session, model: str, config_sha256: str, request_class: str) -> Speed:
+    """Return the speed of a model in a configuration for a class, perhaps a new one, until the transaction ends."""
+    key = {"model": model, "config_sha256": config_sha256, "request_class": request_class}
+    return database.locked(session, Speed, key)
+
+
+def measure(speed: Speed, measurement: Measurement) -> None:
     """Add a measurement of a model whose engine was at work all the time.
 
     What was measured with fewer requests in flight gives way, in the time in which as many are answered.
     """
-    speed = _speed(session, model, config_sha256, request_class)
     decay = 0.0 if speed.measurements == 0 else math.exp(-measurement.seconds / MEMORY_SECONDS)
     decay *= _fewer(speed, measurement.in_flight) ** min(1.0, measurement.requests / measurement.in_flight)
     _add(speed, measurement, decay)
     speed.measurements += 1
 
 
-def begin(
-    session: Session, model: str, config_sha256: str, request_class: str, began_at: float, in_flight: float
-) -> None:
+def begin(speed: Speed, began_at: float, in_flight: float) -> None:
     """Record when an engine got its first requests after none: its speed needs time.
 
     `in_flight`: the number of requests that it will have. First answers beside fewer of them count less from now on.
     """
-    speed = _speed(session, model, config_sha256, request_class)
     speed.began_at = began_at
     if not speed.measurements:
         decay = DURATION_MEMORY * _fewer(speed, in_flight)
@@ -127,24 +127,12 @@ def _fewer(speed: Speed, in_flight: float) -> float:
     return min(1.0, speed.request_seconds / speed.seconds / in_flight) if speed.seconds else 1.0
 
 
-def begun(session: Session, model: str, config_sha256: str, request_class: str) -> tuple[float | None, float]:
-    """Return the time given to `begin` and that of the last measurement, in Unix seconds.
-
-    The first is 0 if the speed can be measured since, and None if there was nothing yet.
-    """
-    speed = _speed(session, model, config_sha256, request_class)
-    return speed.began_at or (0.0 if speed.measurements else None), speed.measured_at
-
-
-def measure_first(
-    session: Session, model: str, config_sha256: str, request_class: str, first: Measurement, *, full: bool = False
-) -> None:
+def measure_first(speed: Speed, first: Measurement, *, full: bool = False) -> None:
     """Add a measurement since `begin`. It counts only where there is no better one.
 
     The first ones together are a speed if the engine is `full`, and has been at work STEADY times as long as a request
     takes. After that the model can be measured.
     """
-    speed = _speed(session, model, config_sha256, request_class)
     if not speed.measurements:
         _add(speed, first, 1.0)
         speed.squares = work(speed.requests, speed.tokens) ** 2 / speed.seconds  # together they are one measurement
@@ -155,9 +143,8 @@ def measure_first(
         speed.measurements = max(1.0, speed.measurements)
 
 
-def answering_seconds(session: Session, model: str, config_sha256: str, request_class: str, amount: float) -> float:
+def answering_seconds(speed: Speed, amount: float) -> float:
     """Return the seconds of an amount of work at the measured speed, infinite without one."""
-    speed = _speed(session, model, config_sha256, request_class)
     return amount * speed.seconds / work(speed.requests, speed.tokens) if speed.measurements else math.inf
 
 
@@ -182,26 +169,6 @@ def _add(speed: Speed, measurement: Measurement, decay: float) -> None:
     speed.measurements *= decay
     speed.measured_at = time.time()
     speed.in_flight_limit = measurement.limit or speed.in_flight_limit
-
-
-def _speed(session: Session, *key: str) -> Speed:
-    return _record(session, Speed, key)
-
-
-def _record(session: Session, kind: type[Sums], key: tuple[str, ...]) -> Sums:
-    """Return the locked record of sums with this primary key, or a new one of zeros."""
-    locked = session.info.setdefault(_record, {})  # until the transaction ends, for one statement however often
-    record: Sums | None = locked.get((kind, key)) or session.get(kind, key, with_for_update=True)
-    if record is None:
-        names = [column.key for column in inspect(kind).column_attrs]
-        record = kind(**dict(zip(names, key, strict=False)), **dict.fromkeys(names[len(key) :], 0.0))
-        try:
-            with session.begin_nested():
-                session.add(record)
-        except IntegrityError:  # another transaction has created it meanwhile
-            record = session.get_one(kind, key, with_for_update=True)
-    locked[kind, key] = record
-    return record
 
 
 def throughputs(session: Session, specs: Mapping[str, ModelSpec]) -> dict[tuple[str, str], Throughput]:
@@ -245,7 +212,6 @@ def measure_duration(
     session: Session, kind: DurationKind, name: str, variant: str, seconds: float, units: float = 0.0
 ) -> None:
     """Add one time of a model's, or of finishing something in some way, which may grow with `units`."""
-    record = _record(session, Duration, (kind, name, variant[:256]))
     amounts = {
         "number": 1.0,
         "units": units,
@@ -254,6 +220,8 @@ def measure_duration(
         "units_seconds": units * seconds,
         "seconds_squared": seconds**2,
     }
+    key = {"kind": kind, "name": name, "variant": variant[:256]}
+    record = database.locked(session, Duration, key, **dict.fromkeys(amounts, 0.0))
     for amount, value in amounts.items():
         setattr(record, amount, getattr(record, amount) * DURATION_MEMORY + value)
 

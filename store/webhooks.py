@@ -8,8 +8,7 @@ import base64
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, delete, func, select, update
 from sqlalchemy.orm import Session
@@ -28,16 +27,13 @@ CALLBACKS = "callback_url"
 ENDS = [f"{work}.{end}" for work in ("batch", "job") for end in ("completed", "failed", "expired", "cancelled")]
 
 
-@dataclass(frozen=True)
-class DeliveryAttempt:
-    """One attempt to deliver an event. `number` counts a delivery's attempts from 1."""
+class DeliveryAttempt(NamedTuple):
+    """One attempt to deliver an event, the last one of the delivery's `attempts` so far."""
 
-    delivery_id: str
-    number: int
-    webhook_id: str
-    url: str
-    secrets: list[str] = field(repr=False)
+    delivery: Delivery
+    webhook: Webhook
     event: Event
+    url: str
 
 
 def new_secret() -> str:
@@ -231,8 +227,7 @@ def begin(session: Session, delivery_id: str, attempts: int) -> DeliveryAttempt 
     webhook = session.get_one(Webhook, delivery.webhook_id)
     event = session.get_one(Event, delivery.event_id)
     work = session.get(Batch, event.batch_id) if event.batch_id else session.get(Job, event.job_id)
-    url = webhook.url or (work and work.callback_url) or ""
-    return DeliveryAttempt(delivery_id, attempts + 1, webhook.id, url, secrets_of(webhook), event)
+    return DeliveryAttempt(delivery, webhook, event, webhook.url or (work and work.callback_url) or "")
 
 
 def record_outcome(
@@ -255,7 +250,8 @@ def record_outcome(
         "delivered_at": int(ended_at) if error is None else None,
         "next_attempt_at": ended_at + (wait or 0.0),
     }
-    current = and_(Delivery.id == attempt.delivery_id, Delivery.state == "sending", Delivery.attempts == attempt.number)
+    begun = attempt.delivery
+    current = and_(Delivery.id == begun.id, Delivery.state == "sending", Delivery.attempts == begun.attempts)
     changed(session, update(Delivery).where(current).values(values))
 
 

@@ -1,5 +1,6 @@
 """Advance: a task that ends starts what may run next; housekeeping repeats it."""
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 
@@ -33,7 +34,7 @@ def advance(context: AppContext, holder: str | None = None) -> None:
             turns.take(
                 context,
                 ("finishing", "batch", small),
-                waiting.unfinished,
+                functools.partial(waiting.oldest, step="finishing"),
                 _steps(context, holder),
                 lambda: messages.finish(small, []),
             )
@@ -60,14 +61,16 @@ def finish_next(context: AppContext, named: tuple[Noun, str], holder: str, send_
 
 def validate_next(context: AppContext, named: tuple[Noun, str], holder: str, send_again: Callable[[], None]) -> None:
     """Validate the batch or the job whose project has its turn, then start what may run of it."""
-    turns.take(context, ("validation", *named), waiting.unvalidated, _steps(context, holder), send_again)
+    unvalidated = functools.partial(waiting.oldest, step="validation")
+    turns.take(context, ("validation", *named), unvalidated, _steps(context, holder), send_again)
 
 
 def _finishing_first(session: Session) -> list[Waiting]:
     """Return what can be finished, and what other projects have to validate."""
-    unfinished = waiting.unfinished(session)
+    unfinished = waiting.oldest(session, "finishing")
     projects = {one.project_id for one in unfinished}
-    return [*unfinished, *(one for one in waiting.unvalidated(session) if one.project_id not in projects)]
+    unvalidated = waiting.oldest(session, "validation")
+    return [*unfinished, *(one for one in unvalidated if one.project_id not in projects)]
 
 
 def _steps(context: AppContext, holder: str) -> Mapping[tuple[Step, Noun], Callable[[str], bool]]:

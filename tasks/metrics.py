@@ -17,6 +17,8 @@ from kombu.transport.redis import Channel
 from batchyard import queues
 from inference.residents.status import EngineStatus
 from store import queue, webhooks
+from store.batches import BATCHES
+from store.jobs.lifecycle import JOBS
 from store.queue import JobsOfRecipe, QueueSnapshot
 from store.records import Batch, Job
 from tasks.context import AppContext
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 FILE = "metrics.json"
 JOB_TICK_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-BATCHES = 100
+MOST = 100
 """Only this many unfinished batches, and as many jobs, are listed with deadline and ETA: those due first."""
 
 
@@ -84,11 +86,10 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
     now = time.time()
     with context.database.read() as session:
         unfinished = queue.snapshot(session, project_id)
-        due_first = queue.due_first(session, BATCHES)
-        recipes, jobs_due_first = queue.unfinished_jobs(session), queue.jobs_due_first(session, BATCHES)
+        batches, jobs = queue.due_first(session, BATCHES, MOST), queue.due_first(session, JOBS, MOST)
+        recipes = queue.unfinished_jobs(session)
         deliveries = webhooks.undelivered(session)
-    ids = [*(batch.id for batch in due_first), *(job.id for job in jobs_due_first)]
-    forecasts = deadlines.read(context, ids)
+    forecasts = deadlines.read(context, [work.id for work in (*batches, *jobs)])
     in_redis: dict[str, Any] = dict.fromkeys(("messages", "engines", "live", "totals", "job_totals"))
     try:
         engines = engine_status.read(context)
@@ -101,12 +102,10 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         queue=unfinished,
         batches=[
             BatchState(batch.id, batch.model, batch.sla, *_times(batch, forecasts.get(batch.id), now))
-            for batch in due_first
+            for batch in batches
         ],
         recipes=recipes,
-        jobs=[
-            JobState(job.id, job.recipe, job.sla, *_times(job, forecasts.get(job.id), now)) for job in jobs_due_first
-        ],
+        jobs=[JobState(job.id, job.recipe, job.sla, *_times(job, forecasts.get(job.id), now)) for job in jobs],
         **in_redis,
         demand=demand.read(context),
         deliveries=deliveries,

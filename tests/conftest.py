@@ -26,9 +26,8 @@ from batchyard.models import ModelSpec
 from batchyard.settings import Settings
 from store import batches, files, keys
 from store.artifacts import Artifacts
-from store.batches import PlannedSegment
 from store.database import Database
-from store.records import Batch, File, Project
+from store.records import Batch, File, Project, Segment
 from tasks import messages
 from tasks.context import AppContext
 from tests.support import shared
@@ -194,7 +193,7 @@ def new_batch(database: Database, project: str) -> Callable[..., Batch]:
                     session,
                     batch,
                     plan_sha256="1" * 64,
-                    segments=[PlannedSegment(model, number, 100 * number) for number in requests],
+                    segments=[Segment(model=model, requests=number, bytes=100 * number) for number in requests],
                     models={model: {"name": model, "engine": "echo"}},
                     simulated=True,
                 )

@@ -23,7 +23,7 @@ from batchyard.recipes.program import Request
 from jobs.stage_records import StageRecords, answers
 from recipes.answers import answer_of
 from store.artifacts import Artifacts, ArtifactWriter
-from store.formats import asks, job_chunks, parquet
+from store.formats import job_chunks, parquet, plan
 from store.formats.spill import Spill
 from store.records import JobReply
 
@@ -112,7 +112,7 @@ def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> It
         for answer in answers(artifacts, [sha256 for _, sha256 in stage.chunks]):
             spilled.add(answer)
         for plan_sha256, row_group in stage.plans:
-            table = asks.read(artifacts, plan_sha256, row_group, _PLAN)
+            table = plan.segment(artifacts, plan_sha256, row_group, _PLAN)
             lines = table["line"].to_pylist()
             bodies = dict(zip(lines, table["body"].to_pylist(), strict=True))
             of_group = spilled.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))

@@ -13,7 +13,7 @@ from jobs.items.states import CACHED_CHUNKS
 from jobs.stage_records import answers
 from results.storage import Storage
 from store.artifacts import Artifacts
-from store.formats import asks
+from store.formats import asks, plan
 from store.jobs import chunk_records
 from store.jobs import reading as records
 from store.records import Job
@@ -42,7 +42,7 @@ class RequestRow:
 @functools.lru_cache(maxsize=CACHED_CHUNKS)
 def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArray[np.int32]:
     """Return the position of the item of each request of a segment."""
-    table = asks.read(artifacts, plan_sha256, row_group, ["position"])
+    table = plan.segment(artifacts, plan_sha256, row_group, ["position"])
     positions: npt.NDArray[np.int32] = table["position"].to_numpy().astype(np.int32)
     return positions
 

@@ -11,7 +11,7 @@ from jobs.items.states import ItemStates
 from jobs.stage_records import answers, records_of
 from store import speeds
 from store.accounting import usage
-from store.formats import asks, plan
+from store.formats import plan
 from store.formats.job_chunks import UNENDED
 from store.records import Job
 from tasks.context import AppContext
@@ -53,7 +53,7 @@ def _requests(context: AppContext, job: Job) -> dict[int, list[SampledAnswer]]:
     checks, by_position = Checks(sampling.CHECK_SECONDS), defaultdict[int, list[SampledAnswer]](list)
     for stage in stages:
         tables = [
-            asks.read(context.artifacts, *place, ["line", "body", "same_as", "position"]) for place in stage.plans
+            plan.segment(context.artifacts, *place, ["line", "body", "same_as", "position"]) for place in stage.plans
         ]
         asked = {
             line: (body, position)

@@ -15,8 +15,7 @@ from results.storage import Storage
 from store.artifacts import Artifacts
 from store.formats import job_chunks
 from store.jobs import chunk_records
-from store.jobs.chunk_records import JobChunkEntry
-from store.records import Job
+from store.records import Job, JobChunk
 
 
 def lines(storage: Storage, job: Job, after: int, limit: int | None) -> Iterator[bytes]:
@@ -61,7 +60,7 @@ def _read(
     )
 
 
-def result_chunks(storage: Storage, job: Job) -> list[JobChunkEntry]:
+def result_chunks(storage: Storage, job: Job) -> Sequence[JobChunk]:
     """Return the result chunks of a job. Raises ConflictError once collected."""
     with storage.database.read() as session:
         stored = chunk_records.of_job(session, job.id, "result")
@@ -77,7 +76,7 @@ def collected(job: Job) -> ConflictError:
 
 
 def slices(
-    artifacts: Artifacts, stored: Sequence[JobChunkEntry], start: int, stop: int, columns: Sequence[str] | None = None
+    artifacts: Artifacts, stored: Sequence[JobChunk], start: int, stop: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
     before = 0
     for chunk in stored:

@@ -185,7 +185,8 @@ class _Queue:
         if not entries:
             return 0.0
         now = self._now
-        ends = forecast.forecast(entries, {}, self._throughputs, self._limits, self._recent_usage, now)
+        work_costs = costs.WorkCosts(entries, {}, self._throughputs)
+        ends = forecast.forecast(work_costs, self._limits, self._recent_usage, now)
         return forecast.with_ends(ends, entries, self._throughputs, self._engines, now)[_JOB].at - now
 
     def _lanes(self, count: float, by_model: Mapping[str, float]) -> list[BacklogEntry]:

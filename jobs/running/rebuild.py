@@ -59,8 +59,8 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     with context.database.read() as session:
         records = records_of(session, job.id)
         recorded_chunks = chunk_records.of_job(session, job.id)
-    results = [sha256 for _, kind, sha256, _ in recorded_chunks if kind == "result"]
-    judgements = [sha256 for _, kind, sha256, _ in recorded_chunks if kind == "judgement"]
+    results = [chunk.sha256 for chunk in recorded_chunks if chunk.kind == "result"]
+    judgements = [chunk.sha256 for chunk in recorded_chunks if chunk.kind == "judgement"]
     recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
     reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
     if len(recorded.hung) >= MOST_HUNG:

@@ -15,7 +15,7 @@ from batchyard import json_lines
 from jobs.running.records import Issued, Life
 from jobs.stage_records import StageRecords, answers
 from store.artifacts import Artifacts
-from store.formats import asks, job_chunks
+from store.formats import job_chunks, plan
 
 Positions = npt.NDArray[np.int64]
 _PLACE = ["line", "position", "life", "visit", "sample", "retry", "ask"]
@@ -114,7 +114,7 @@ def read(
 def _read_stage(artifacts: Artifacts, stage: StageRecords, live: pa.Array, recorded: Records) -> None:
     tables = []
     for plan_sha256, row_group in stage.plans:
-        table = asks.read(artifacts, plan_sha256, row_group, _PLACE)
+        table = plan.segment(artifacts, plan_sha256, row_group, _PLACE)
         recorded.lines[stage.name] = max(recorded.lines.get(stage.name, 1), pc.max(table["line"]).as_py() + 1)
         tables.append(table.filter(pc.is_in(table["position"], live)))
     if not tables:

@@ -11,7 +11,7 @@ from jobs.running.live_item import OpenRequests
 from store.artifacts import Artifacts
 from store.formats import asks
 from store.formats.plan import MAX_DUPLICATES, ORDINARY_OUTPUT, SegmentSize, request_class
-from store.intake.appends import AddedSegment
+from store.records import Segment
 
 LEAD_SECONDS = 2.0
 """From an answer that makes room to the next segment's first request in the engine it takes a second or more."""
@@ -129,7 +129,7 @@ class SegmentCutter:
         return Cut(stage, model, first_line, chosen)
 
 
-def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[AddedSegment]:
+def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[Segment]:
     """Write the plan file of these segments. Return them in the same order."""
     if not cuts:
         return []
@@ -141,7 +141,7 @@ def write(artifacts: Artifacts, cuts: Sequence[Cut]) -> list[AddedSegment]:
         size = sum(len(request.body) for request in cut.requests)
         tokens = sum(ORDINARY_OUTPUT if one.output_tokens is None else one.output_tokens for one in cut.requests)
         planned.append(
-            AddedSegment(
+            Segment(
                 model=cut.model,
                 requests=len(cut.requests),
                 bytes=size,

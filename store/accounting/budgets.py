@@ -4,7 +4,7 @@ What it has spent is its usage with the budget's currency, which is exact. A bud
 last, as `2026-11 warning`: a compare-and-set of it announces each step once.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -134,7 +134,7 @@ def change(
 
 
 def _announced(session: Session, budget: Budget) -> Standing:
-    standing = _standings(session, [budget], Month.of())[0]
+    standing = _standings(session, [budget])[0]
     if is_news(standing):
         announce(session, standing)
     return standing
@@ -180,18 +180,15 @@ def remove(session: Session, by: Principal, project_id: str) -> None:
 def standing(session: Session, project_id: str, key_id: str = "") -> Standing | None:
     """Return how the budget of a project, or of its key, stands now; None if it has none."""
     budget = session.get(Budget, (project_id, key_id))
-    return None if budget is None else _standings(session, [budget], Month.of())[0]
+    return None if budget is None else _standings(session, [budget])[0]
 
 
-def standings(session: Session, key_ids: Collection[str] = ("",)) -> list[Standing]:
-    """Return how the budgets of these keys stand now; by default those of projects."""
-    which = select(Budget).where(Budget.key_id.in_(key_ids)).order_by(Budget.project_id)
-    return _standings(session, session.scalars(which).all(), Month.of())
-
-
-def all_standings(session: Session) -> list[Standing]:
-    """Return how all budgets stand now, of projects and keys."""
-    return _standings(session, session.scalars(select(Budget)).all(), Month.of())
+def standings(session: Session, key_ids: Collection[str] | None = ("",)) -> list[Standing]:
+    """Return how the budgets of these keys stand now; by default those of projects. None: of projects and all keys."""
+    which = select(Budget).order_by(Budget.project_id)
+    if key_ids is not None:
+        which = which.where(Budget.key_id.in_(key_ids))
+    return _standings(session, session.scalars(which).all())
 
 
 def noticed(session: Session, project_id: str) -> State:
@@ -232,8 +229,8 @@ def _state_in(month: Month, notice: str | None) -> State:
     return next((known for known in STATES if known == state and noticed_month == str(month)), "ok")
 
 
-def _standings(session: Session, budgets: Iterable[Budget], month: Month) -> list[Standing]:
-    budgets = list(budgets)
+def _standings(session: Session, budgets: Sequence[Budget]) -> list[Standing]:
+    month = Month.of()
     of_keys = {budget.key_id: budget.project_id for budget in budgets if budget.key_id}
     of_projects = {budget.project_id: budget.project_id for budget in budgets if not budget.key_id}
     used = usage.used(session, month, "project_id", of_projects) if of_projects else {}

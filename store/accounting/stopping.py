@@ -1,15 +1,12 @@
 """Limits at which a batch or a job pauses: shares of its answers, tokens and cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from batchyard.models import ModelSpec
@@ -75,16 +72,15 @@ def _exceeds(session: Session, batches: Sequence[Batch], name: str, limit: float
     failed = sum(batch.failed - batch.refused for batch in batches)
     flaw = {"length": "cut_off"}.get(name, name)
     found = failed if name == "failed" else sum(getattr(batch, flaw) for batch in batches)
-    starts = Starts.whole(found, sum(batch.completed for batch in batches) + failed)
-    if name == "failed":
-        starts = starts.beside(Starts.of_chunks(*_chunks(session, batches)))
+    answered = sum(batch.completed for batch in batches) + failed
     # Failures come fast: what the engines still have counts as good.
-    return starts.exceeds(limit, sum(_in_flight(session, batch) for batch in batches))
+    in_flight = sum(_in_flight(session, batch) for batch in batches)
+    return exceeded(limit, found, answered, in_flight, _chunks(session, batches) if name == "failed" else None)
 
 
 def _chunks(session: Session, batches: Sequence[Batch]) -> tuple[int, np.ndarray]:
     """Return the number of result chunks, and the counts of the last ones: failed, completed."""
-    of_engines = or_(Segment.state != "done", Segment.engine.is_not(None))  # others were refused, unseen by an engine
+    of_engines = Segment.epoch > 0  # 0: refused in validation, unseen by an engine
     query = select(ResultChunk.failed, ResultChunk.completed).join(Segment, Segment.id == ResultChunk.segment_id)
     query = query.where(ResultChunk.batch_id.in_([batch.id for batch in batches]), of_engines)
     number = session.scalar(select(func.count()).select_from(query.subquery())) or 0
@@ -92,42 +88,26 @@ def _chunks(session: Session, batches: Sequence[Batch]) -> tuple[int, np.ndarray
     return number, np.array(last[::-1], dtype=float).reshape(-1, 2)
 
 
-@dataclass(frozen=True)
-class Starts:
-    """What was found among the answers since several moments. `weights` of the moments have the sum 1 at most."""
+def exceeded(
+    limit: float, found: float, answered: float, in_flight: int, chunks: tuple[int, np.ndarray] | None = None
+) -> float | None:
+    """Return the share of what was found that shows most, if the shares are surely above the limit, else None.
 
-    found: np.ndarray
-    answered: np.ndarray
-    weights: np.ndarray
-
-    @classmethod
-    def whole(cls, found: float, answered: float) -> Starts:
-        return cls(np.array([found]), np.array([answered]), np.ones(1))
-
-    @classmethod
-    def of_chunks(cls, number: int, last: np.ndarray) -> Starts:
-        """Take each of the `last` of a `number` of chunks, rows of (found, others), as a start."""
+    `chunks`: the number of chunks, and rows of (found, others) of the last ones. From each of these on the share is
+    tested, too: a weighted mean of e-values is one. So a fault in the middle of a batch is seen soon.
+    """
+    counts, of, weights = np.array([found], float), np.array([answered], float), np.ones(1)
+    if chunks is not None:
+        number, last = chunks
         since = np.cumsum(last[::-1], axis=0)[::-1]
         place = number - np.arange(len(last), 0, -1) + 1
-        return cls(since[:, 0], since.sum(axis=1), 1 / (place * (place + 1)))
-
-    def beside(self, other: Starts) -> Starts:
-        return Starts(
-            np.concatenate((self.found, other.found)),
-            np.concatenate((self.answered, other.answered)),
-            np.concatenate((self.weights, other.weights)) / 2,
-        )
-
-    def exceeds(self, limit: float, in_flight: int = 0) -> float | None:
-        """Return the share since the start that shows most, if the shares are surely above the limit, else None.
-
-        A weighted mean of e-values is one, too. So a fault in the middle of a batch is seen soon.
-        """
-        logs = evidence(self.found, self.answered + in_flight, limit) + np.log(self.weights)
-        if np.logaddexp.reduce(logs) < -math.log(ERROR):
-            return None
-        most = int(np.argmax(logs))
-        return float(self.found[most] / self.answered[most])
+        counts, of = np.append(counts, since[:, 0]), np.append(of, since.sum(axis=1))
+        weights = np.append(weights, 1 / (place * (place + 1))) / 2  # their sum is 1 at most
+    logs = evidence(counts, of + in_flight, limit) + np.log(weights)
+    if np.logaddexp.reduce(logs) < -math.log(ERROR):
+        return None
+    most = int(np.argmax(logs))
+    return float(counts[most] / of[most])
 
 
 def _in_flight(session: Session, batch: Batch) -> int:

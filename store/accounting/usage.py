@@ -4,8 +4,9 @@ The transaction that appends a result chunk adds it here, so the sum over all ba
 kept: an answer that a killed worker could not append is counted when it is appended, once. Rows outlive their batches.
 """
 
+import functools
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -98,7 +99,8 @@ def _add(
 
 def costs(session: Session, batch_ids: Collection[str]) -> dict[str, TotalCost]:
     """Return what each batch has cost so far, by its id, without those that have no answer."""
-    return _by_owner(session.execute(_sums(DailyUsage.batch_id).where(DailyUsage.batch_id.in_(batch_ids))))
+    rows = session.execute(_sums(DailyUsage.batch_id).where(DailyUsage.batch_id.in_(batch_ids)))
+    return {batch_id: tariffs.total(lines) for (batch_id,), lines in _lines(rows).items()}
 
 
 def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, TotalCost]:
@@ -106,7 +108,7 @@ def job_costs(session: Session, job_ids: Collection[str]) -> dict[str, TotalCost
     rows: list[Row[Any]] = []
     for owner in (Job.id, Job.parent_id):
         rows += session.execute(_sums(owner).join(Job, Job.id == DailyUsage.job_id).where(owner.in_(job_ids)))
-    return _by_owner(rows)
+    return {job_id: tariffs.total(lines) for (job_id,), lines in _lines(rows).items()}
 
 
 class Used(NamedTuple):
@@ -123,11 +125,9 @@ def used(
     column = getattr(DailyUsage, by)
     which = and_(column.in_(ids), DailyUsage.project_id.in_(set(ids.values())), _within(month))
     found = dict.fromkeys(ids, Used())
-    for (owner,), prices, amounts in _parsed(session.execute(_sums(column).where(which)), 1):
-        tokens, spent = found[owner]
-        cost = {} if prices is None else {prices.currency: tariffs.cost(prices, amounts)}
-        sums = {currency: spent.get(currency, Fraction(0)) + more for currency, more in cost.items()}
-        found[owner] = Used(tokens + amounts.input_tokens + amounts.output_tokens, {**spent, **sums})
+    for (owner,), lines in _lines(session.execute(_sums(column).where(which))).items():
+        tokens = sum(amounts.input_tokens + amounts.output_tokens for _, amounts in lines)
+        found[owner] = Used(tokens, tariffs.total(lines).amounts)
     return found
 
 
@@ -139,12 +139,9 @@ def recompute(
     With `write`, record the latter, and who did it. Running batches keep their prices for days that follow.
     """
     which = and_(DailyUsage.day >= since, DailyUsage.model.in_(prices))
-    lines: dict[str, list[tuple[Prices | None, Amounts]]] = {}
-    for (model,), before, amounts in _parsed(session.execute(_sums(DailyUsage.model).where(which)), 1):
-        lines.setdefault(model, []).append((before, amounts))
     costs = {
         model: (tariffs.total(before), tariffs.total((prices[model], amounts) for _, amounts in before))
-        for model, before in lines.items()
+        for (model,), before in _lines(session.execute(_sums(DailyUsage.model).where(which))).items()
     }
     changes = {model: pair for model, pair in costs.items() if pair[0] != pair[1]}
     if write and changes:
@@ -158,25 +155,17 @@ def recompute(
 
 def listed(session: Session, month: Month, by: Sequence[Dimension], project_id: str | None) -> list[UsageEntry]:
     """Return the usage of a month, sorted, by currency; of one project or of all (None)."""
-    columns = [_COLUMNS[dimension] for dimension in by]
+    columns = [*(_COLUMNS[dimension] for dimension in by), DailyUsage.currency]
     statement = _sums(*columns).where(_within(month))
     if project_id is not None:
         statement = statement.where(DailyUsage.project_id == project_id)
-    merged: dict[tuple[Any, ...], tuple[Amounts, Fraction]] = {}
-    for names, prices, amounts in _parsed(session.execute(statement), len(by)):
-        group = (*names, prices.currency if prices else None)
-        before, cost = merged.get(group, (tariffs.NOTHING, Fraction(0)))
-        more = Fraction(0) if prices is None else tariffs.cost(prices, amounts)
-        merged[group] = before.plus(amounts), cost + more
-    lines = []
-    for (*group_keys, currency), (amounts, cost) in merged.items():
-        keys = {column.key: key for column, key in zip(columns, group_keys, strict=True)}
-        lines.append(UsageEntry(amounts, currency, None if currency is None else cost, **keys))
-    return sorted(lines, key=_order)
-
-
-def _order(line: UsageEntry) -> tuple[int, str, str, str, str]:
-    return line.day or 0, line.model or "", line.project_id or "", line.key_id or "", line.currency or ""
+    entries = []
+    for group, lines in _lines(session.execute(statement), len(columns)).items():
+        keys = {column.key: key for column, key in zip(columns, group, strict=True)}
+        amounts = functools.reduce(Amounts.plus, (amounts for _, amounts in lines))
+        entries.append(UsageEntry(amounts, cost=tariffs.total(lines).amounts.get(keys["currency"]), **keys))
+    names = ("model", "project_id", "key_id", "currency")
+    return sorted(entries, key=lambda entry: (entry.day or 0, *(getattr(entry, name) or "" for name in names)))
 
 
 def recent(session: Session, project_id: str, model: str, limit: int) -> list[Amounts]:
@@ -204,16 +193,11 @@ def _sums(*columns: Any) -> Select[Any]:
     return select(*columns, *_PRICES, *_TOTALS).group_by(*columns, *_PRICES)
 
 
-def _parsed(rows: Iterable[Row[Any]], keys: int) -> Iterator[tuple[tuple[Any, ...], Prices | None, Amounts]]:
+def _lines(rows: Iterable[Row[Any]], keys: int = 1) -> dict[tuple[Any, ...], list[tuple[Prices | None, Amounts]]]:
+    """Return the amounts at each price of rows of `_sums`, by its columns, of which there are `keys`."""
+    lines: dict[tuple[Any, ...], list[tuple[Prices | None, Amounts]]] = {}
     for row in rows:
-        prices, amounts = row[keys : keys + len(_PRICES)], row[keys + len(_PRICES) :]
-        currency, *numbers = prices
-        priced = None if currency is None else Prices(currency, *map(int, numbers))
-        yield tuple(row[:keys]), priced, Amounts(*map(int, amounts))
-
-
-def _by_owner(rows: Iterable[Row[Any]]) -> dict[str, TotalCost]:
-    lines: dict[str, list[tuple[Prices | None, Amounts]]] = {}
-    for (owner,), prices, amounts in _parsed(rows, 1):
-        lines.setdefault(owner, []).append((prices, amounts))
-    return {owner: tariffs.total(amounts) for owner, amounts in lines.items()}
+        (currency, *numbers), amounts = row[keys : keys + len(_PRICES)], row[keys + len(_PRICES) :]
+        prices = None if currency is None else Prices(currency, *map(int, numbers))
+        lines.setdefault(tuple(row[:keys]), []).append((prices, Amounts(*map(int, amounts))))
+    return lines

@@ -1,29 +1,11 @@
 """All rows of a database, from one moment: to a SQLite file, and from one to another database."""
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    ColumnElement,
-    Connection,
-    Insert,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    func,
-    insert,
-    inspect,
-    literal,
-    select,
-)
-from sqlalchemy import (
-    table as named_table,
-)
+from sqlalchemy import Connection, func, insert, inspect, literal, select
+from sqlalchemy import table as named_table
 
 from batchyard.errors import ConfigurationError, UnavailableError
 from batchyard.settings import sqlite_url
@@ -31,7 +13,6 @@ from store.database import Database, revisions
 from store.records import Base
 
 ROWS_AT_ONCE = 1000
-_JSON = JSON(none_as_null=True)
 
 
 def snapshot(source: Database, file: Path) -> str:
@@ -62,15 +43,8 @@ def copy(source: Connection, target: Connection) -> None:
     """Copy the rows of all tables to a database whose tables are empty. Both have this version's schema."""
     source = source.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE)
     for table in Base.metadata.sorted_tables:
-        documents = [column.name for column in table.columns if isinstance(column.type, JSON)]
-        statement = _insertion(table)
-        # JSON as text: SQL's NULL and JSON's are both None otherwise.
-        columns = [cast(each, Text).label(each.name) if isinstance(each.type, JSON) else each for each in table.columns]
-        for rows in source.execute(select(*columns)).mappings().partitions():
-            values = [dict(row) for row in rows]
-            for row in values:
-                row.update((name, _document(row[name])) for name in documents)
-            target.execute(statement, values)
+        for rows in source.execute(select(table)).mappings().partitions():
+            target.execute(insert(table), [dict(row) for row in rows])
         counter = table.autoincrement_column
         if counter is not None and target.dialect.name == "postgresql":  # it counts on from the greatest id
             sequence = func.pg_get_serial_sequence(table.name, counter.name)
@@ -106,16 +80,3 @@ def _current_revision(source: Database, connection: Connection) -> str:
             f"{newest}; make the backup with the version of Batchyard that runs there, or run `batchyard migrate` first"
         )
     return newest
-
-
-def _insertion(table: Table) -> Insert:
-    values: dict[Any, ColumnElement[Any]] = {
-        column: bindparam(column.name, type_=_JSON if isinstance(column.type, JSON) else column.type)
-        for column in table.columns
-    }
-    return insert(table).values(values)
-
-
-def _document(text: str | None) -> Any:
-    """Return the value that `_insertion` writes as this JSON, or as NULL."""
-    return JSON.NULL if text == "null" else None if text is None else json.loads(text)

@@ -38,19 +38,14 @@ from store.records import (
     WebSession,
     first_id,
 )
+from store.work.file_groups import OF_NO_WORK
 from store.work.lifecycle import ended_at
 
 ROWS = 500
 """Most rows that one transaction deletes."""
 BATCHES = 100
 """Batches, or jobs, that are deleted together."""
-UNUSED = and_(
-    ~select(Artifact.file_id).where(Artifact.file_id == File.id).exists(),
-    ~select(Batch.id).where(Batch.input_file_id == File.id).exists(),
-    ~select(JobArtifact.file_id).where(JobArtifact.file_id == File.id).exists(),
-    ~select(Job.id).where(Job.input_file_id == File.id).exists(),
-    ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists(),
-)
+UNUSED = and_(OF_NO_WORK, ~select(Schedule.id).where(Schedule.input_sha256 == File.sha256).exists())
 """The condition for files that no batch, job or schedule needs."""
 
 
@@ -80,24 +75,18 @@ def events(before: float) -> list[Old]:
     ]
 
 
-def batches(session: Session, before: float) -> list[Old]:
-    """Return the next batches that ended before `before` (Unix seconds), after all that refers to them."""
-    of_batch = select(Event.id).where(Event.batch_id == Batch.id, Event.key_id.is_(None))
-    earlier = and_(Batch.id < first_id("batch_", before), Batch.job_id.is_(None))
-    ended = and_(earlier, Batch.status.in_(TERMINAL), before > ended_at(Batch))
-    ids = session.scalars(select(Batch.id).where(ended, ~of_batch.exists()).limit(BATCHES)).all()
+def work(session: Session, record: type[Batch] | type[Job], before: float) -> list[Old]:
+    """Return the next batches or jobs that ended before `before` (Unix seconds), after all that refers to them."""
+    owner, prefix = (Event.batch_id, "batch_") if record is Batch else (Event.job_id, "job_")
+    needed = select(Event.id).where(owner == record.id, Event.key_id.is_(None))
+    ended = and_(record.id < first_id(prefix, before), record.status.in_(TERMINAL), before > ended_at(record))
+    if record is Batch:
+        ended = and_(ended, Batch.job_id.is_(None))
+    ids = session.scalars(select(record.id).where(ended, ~needed.exists()).limit(BATCHES)).all()
     if not ids:
         return []
-    return with_references(ids, [])
-
-
-def jobs(session: Session, before: float) -> list[Old]:
-    """Return the next jobs that ended before `before` (Unix seconds), after all that refers to them."""
-    of_job = select(Event.id).where(Event.job_id == Job.id, Event.key_id.is_(None))
-    ended = and_(Job.id < first_id("job_", before), Job.status.in_(TERMINAL), before > ended_at(Job))
-    ids = session.scalars(select(Job.id).where(ended, ~of_job.exists()).limit(BATCHES)).all()
-    if not ids:
-        return []
+    if record is Batch:
+        return with_references(ids, [])
     return with_references(session.scalars(select(Batch.id).where(Batch.job_id.in_(ids))).all(), ids)
 
 

@@ -7,7 +7,7 @@ Columns: those of a plan (store.formats.plan), whose lines count on from the bat
     turn: int32, of the item, from 1.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,15 +35,9 @@ def write(file: ArtifactWriter, tables: Iterable[pa.Table]) -> None:
             writer.write_table(table, row_group_size=table.num_rows)
 
 
-def read(artifacts: Artifacts, sha256: str, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return these columns of a segment's requests, or all. Raises UnavailableError; BatchyardError if damaged."""
-    with parquet.opened(artifacts, sha256, "plan") as file:
-        return file.read_row_group(row_group, columns=SCHEMA.names if columns is None else list(columns))
-
-
 def read_item(artifacts: Artifacts, sha256: str, row_group: int, position: int) -> pa.Table:
-    """Return the requests of one item in one segment, each duplicate with a body. Raises as `read`."""
-    table = read(artifacts, sha256, row_group)
+    """Return the requests of one item in one segment, each duplicate with a body. Raises as `plan.segment`."""
+    table = plan.segment(artifacts, sha256, row_group, SCHEMA.names)
     rows = table.filter(pc.equal(table["position"], position))
     leaders = pc.index_in(rows["same_as"], value_set=table["line"].combine_chunks())
     bodies = pc.if_else(pc.is_null(rows["same_as"]), rows["body"], table["body"].take(leaders))

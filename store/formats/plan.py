@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store.artifacts import Artifacts, ArtifactWriter
-from store.batches import PlannedSegment
 from store.formats import chunks, parquet
 from store.formats.spill import RequestSorter, Row, SortedQueue
+from store.records import Segment
 from store.speeds import RequestClass
 
 SCHEMA = pa.schema(
@@ -80,7 +80,7 @@ class PlanWriter:
         self._artifacts = artifacts
         self._sorter = RequestSorter()
         self._queues: dict[tuple[bool, str | None, bool], int] = {}
-        self.segments: list[PlannedSegment] = []
+        self.segments: list[Segment] = []
         self.refused: dict[int, str] = {}
         self.sample_segments = 0
 
@@ -159,7 +159,7 @@ class PlanWriter:
             self.refused[len(self.segments)] = self._write_chunk(rows)
         size = len(rows.bodies.data)
         kind = request_class(size, sum(rows.output_tokens))
-        self.segments.append(PlannedSegment(model, table.num_rows, size, kind))
+        self.segments.append(Segment(model=model, requests=table.num_rows, bytes=size, request_class=kind))
 
     def _write_chunk(self, rows: _OpenSegment) -> str:
         if self._artifacts is None:
@@ -228,10 +228,10 @@ def _numbers(values: array.array[int]) -> pa.Int64Array:
     return pa.Int64Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-def segment(artifacts: Artifacts, plan_sha256: str, row_group: int) -> pa.Table:
-    """Return the requests of a segment. Raises UnavailableError; BatchyardError if the plan is damaged."""
+def segment(artifacts: Artifacts, plan_sha256: str, row_group: int, columns: Sequence[str] = SCHEMA.names) -> pa.Table:
+    """Return these columns of a segment's requests. Raises UnavailableError; BatchyardError if the plan is damaged."""
     with parquet.opened(artifacts, plan_sha256, "plan") as file:
-        return file.read_row_group(row_group, columns=SCHEMA.names)
+        return file.read_row_group(row_group, columns=list(columns))
 
 
 def requests(

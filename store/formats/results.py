@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
@@ -67,23 +67,6 @@ class ResultRow:
         return None if self.output is None else self.output.no_text
 
 
-class AnswerReader:
-    """Reads the lines of an output or error file, with one line of look-ahead.
-
-    `next` is the next line, parsed; empty after the last one.
-    """
-
-    def __init__(self, file: IO[bytes] | None) -> None:
-        """A `file` of None has no lines."""
-        self._lines = map(json_lines.loads, file or ())
-        self.next: dict[str, Any] = next(self._lines, {})
-
-    def take(self) -> dict[str, Any]:
-        """Return the next line and read the one after it."""
-        line, self.next = self.next, next(self._lines, {})
-        return line
-
-
 def row_of(raw: bytes) -> dict[str, Any]:
     """Return the cells of the table's row that a request was made of; empty without one."""
     row = _object(raw).get(ROW) if f'"{ROW}"'.encode() in raw else None
@@ -106,20 +89,6 @@ def _object(raw: bytes) -> dict[str, Any]:
     return request if isinstance(request, dict) else {}
 
 
-def take_row(line: int, raw: bytes, readers: Sequence[AnswerReader], seconds: IO[bytes] | None) -> ResultRow | None:
-    """Return a line's request and answer; None if no reader has it next."""
-    invalid = next((reader for reader in readers if output_lines.invalid_line(reader.next) == line), None)
-    if invalid is not None:
-        refusal = invalid.take()
-        return ResultRow.of(line, refusal["custom_id"] or "", readable(raw)[1], refusal)
-    request = json_lines.read(raw)
-    custom_id = request["custom_id"]
-    reader = next((reader for reader in readers if reader.next.get("custom_id") == custom_id), None)
-    if reader is None:
-        return None
-    return ResultRow.of(line, custom_id, request["body"], reader.take(), seconds_file.read(seconds, line))
-
-
 def rows(
     source: IO[bytes], output: IO[bytes] | None, errors: IO[bytes] | None, seconds: IO[bytes] | None = None
 ) -> Iterator[ResultRow]:
@@ -127,11 +96,20 @@ def rows(
 
     Raises BatchyardError: a request has no line in either file.
     """
-    readers = (AnswerReader(output), AnswerReader(errors))
+    answers, failures = (map(json_lines.loads, file or ()) for file in (output, errors))
+    answer, failure = next(answers, {}), next(failures, {})  # the next ones; empty after the last one
     for number, raw in enumerate(source, 1):
         if json_lines.is_blank(raw):
             continue
-        row = take_row(number, raw, readers, seconds)
-        if row is None:
+        custom_id, body = readable(raw)
+        if output_lines.invalid_line(failure) == number:  # it may have the custom_id of a valid line
+            yield ResultRow.of(number, failure["custom_id"] or "", body, failure)
+            failure = next(failures, {})
+        elif answer.get("custom_id") == custom_id:
+            yield ResultRow.of(number, custom_id, body, answer, seconds_file.read(seconds, number))
+            answer = next(answers, {})
+        elif failure.get("custom_id") == custom_id:
+            yield ResultRow.of(number, custom_id, body, failure, seconds_file.read(seconds, number))
+            failure = next(failures, {})
+        else:
             raise BatchyardError(f"line {number}: no answer in either file")
-        yield row

@@ -9,7 +9,6 @@ Each line is about a request that has an expected answer, in input order:
 """
 
 import itertools
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,11 +18,6 @@ from store.artifacts import Artifacts
 NAME = "scores.jsonl"
 PIECE = 500
 SCHEMA = pa.schema([("line", pa.int64()), ("task", pa.string()), ("correct", pa.bool_())])
-
-
-def line(entry: dict[str, Any]) -> bytes:
-    """Return a line of the artifact."""
-    return json_lines.line(entry)
 
 
 def read(artifacts: Artifacts, sha256: str) -> pa.Table:

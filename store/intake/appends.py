@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
@@ -12,30 +12,18 @@ from batchyard.errors import ConflictError
 from store import batches, segments
 from store.database import changed
 from store.records import Append, AppendedId, Batch, Segment, added
-from store.speeds import RequestClass
 
 _AT_ONCE = 500
-
-
-class AddedSegment(NamedTuple):
-    """A segment of a plan file that is not its batch's. `bytes` counts its request bodies."""
-
-    model: str
-    requests: int
-    bytes: int
-    request_class: RequestClass
-    plan_sha256: str
-    row_group: int
 
 
 def extend(
     session: Session,
     batch_id: str,
-    added: Sequence[AddedSegment],
+    added: Sequence[Segment],
     configurations: Mapping[str, dict[str, Any]],
     refused: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
-    """Add segments to an open batch, numbered on from its last one.
+    """Add unsaved segments, each with its plan, to an open batch, numbered on from its last one.
 
     The batch keeps the `configurations` of models that it has. `refused` has the SHA-256 of the result chunk of each
     segment whose requests were all refused, by its place in `added`.
@@ -48,11 +36,7 @@ def extend(
     if not changed(session, update(Batch).where(Batch.id == batch_id, Batch.open).values(sums)):
         raise ConflictError(f"Batch '{batch_id}' is not open any more.")
     last = session.scalar(select(func.max(Segment.number)).where(Segment.batch_id == batch_id))
-    first = 0 if last is None else last + 1
-    records = [
-        Segment(batch_id=batch_id, number=number, **segment._asdict()) for number, segment in enumerate(added, first)
-    ]
-    segments.add(session, records, {first + place: sha256 for place, sha256 in refused.items()})
+    segments.add(session, batch_id, added, refused, first=0 if last is None else last + 1)
     of_batch = session.execute(select(Batch.models).where(Batch.id == batch_id)).scalar_one()
     names = {segment.model for segment in added} - of_batch.keys()
     if names:
@@ -69,7 +53,7 @@ class NewRequests:
     """
 
     append: Append
-    segments: Sequence[AddedSegment]
+    segments: Sequence[Segment]
     models: Mapping[str, dict[str, Any]]
     refused: Mapping[int, str]
     warnings: list[dict[str, Any]]

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -17,15 +17,6 @@ from store.artifacts import file_system, translated
 from store.intake import tables
 from store.intake.tables import OutputTable
 from store.records import Batch, Job
-
-
-class Destination(Protocol):
-    """Where the parts of results go."""
-
-    url: str
-
-    def put(self, source: Path, name: str) -> None:
-        """Write a local file as a part, in place of an earlier one, whole or not at all. Raises UnavailableError."""
 
 
 def resolved(url: str, work: Batch | Job) -> str:
@@ -71,3 +62,7 @@ class OutputFolder:
                 except OSError:
                     Path(part.name).unlink(missing_ok=True)
                     raise
+
+
+Destination: TypeAlias = OutputFolder | OutputTable
+"""Where the parts of results go."""

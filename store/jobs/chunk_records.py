@@ -1,20 +1,13 @@
 """Chunks: those of a job's results and judgements, and the result chunks of its batches."""
 
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from store.database import insert
 from store.records import ChunkKind, JobChunk, ResultChunk
-
-
-class JobChunkEntry(NamedTuple):
-    id: int
-    kind: str
-    sha256: str
-    rows: int
 
 
 def add(session: Session, job_id: str, kind: ChunkKind, sha256: str, rows: int) -> bool:
@@ -31,16 +24,16 @@ def of_job(
     *,
     since: float | None = None,
     until: float | None = None,
-) -> list[JobChunkEntry]:
+) -> Sequence[JobChunk]:
     """Return a job's chunks in the order in which they were added: of a kind, and between these times, or all."""
-    statement = select(JobChunk.id, JobChunk.kind, JobChunk.sha256, JobChunk.rows).where(JobChunk.job_id == job_id)
+    statement = select(JobChunk).where(JobChunk.job_id == job_id)
     if kind is not None:
         statement = statement.where(JobChunk.kind == kind)
     if since is not None:
         statement = statement.where(JobChunk.created_at >= since)
     if until is not None:
         statement = statement.where(JobChunk.created_at <= until)
-    return [JobChunkEntry(*row) for row in session.execute(statement.order_by(JobChunk.id))]
+    return session.scalars(statement.order_by(JobChunk.id)).all()
 
 
 def of_batch(session: Session, batch_id: str, after: int) -> list[tuple[int, str]]:

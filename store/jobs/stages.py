@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 from batchyard.statuses import PAUSABLE
 from store import batches
 from store.intake import appends
-from store.intake.appends import AddedSegment
-from store.records import Batch, Job, JobStage, added, new_id, now
+from store.records import Batch, Job, JobStage, Segment, added, new_id, now
 from store.work import traces
 
 _INHERITED = (
@@ -57,7 +56,7 @@ def open_batch(session: Session, job: Job, number: int, name: str, endpoint: str
     return batch
 
 
-def extend(session: Session, batch_id: str, added: Sequence[AddedSegment]) -> None:
+def extend(session: Session, batch_id: str, added: Sequence[Segment]) -> None:
     """Add segments to a batch, with its job's configurations. Raises ConflictError if it is not open."""
     models = session.execute(select(Job.models).join(Batch, Batch.job_id == Job.id).where(Batch.id == batch_id))
     appends.extend(session, batch_id, added, models.scalar_one())

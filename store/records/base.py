@@ -11,6 +11,8 @@ Sla = Literal["on_track", "at_risk", "late"]
 """The outlook of an unfinished batch for its deadline."""
 ID = BigInteger().with_variant(Integer, "sqlite")
 """The type of an id that the database counts."""
+DOCUMENT = JSON(none_as_null=True)
+"""The type of JSON, whose absence is SQL's NULL."""
 
 
 def new_id(prefix: str) -> str:
@@ -41,9 +43,9 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
-        dict[str, Any]: JSON,
-        list[dict[str, Any]]: JSON,
-        list[str]: JSON,
+        dict[str, Any]: DOCUMENT,
+        list[dict[str, Any]]: DOCUMENT,
+        list[str]: DOCUMENT,
         int: BigInteger,
     }
 

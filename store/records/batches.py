@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint, false
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from batchyard.endpoints.guards import Guard
-from store.records.base import ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
+from store.records.base import DOCUMENT, ID, AnswerAmounts, Base, Leased, WorkColumns, id_column, now
 
 
 class Batch(WorkColumns, AnswerAmounts, Base):
@@ -58,7 +58,7 @@ class Batch(WorkColumns, AnswerAmounts, Base):
     open: Mapped[bool] = mapped_column(default=False)
     output_file_id: Mapped[str | None] = mapped_column(String(64))
     error_file_id: Mapped[str | None] = mapped_column(String(64))
-    timeline: Mapped[list[list[float]] | None] = mapped_column(JSON, deferred=True)
+    timeline: Mapped[list[list[float]] | None] = mapped_column(DOCUMENT, deferred=True)
     latencies: Mapped[dict[str, Any] | None]
     engine_deaths: Mapped[dict[str, Any] | None]
     seconds_sha256: Mapped[str | None] = mapped_column(String(64), index=True)

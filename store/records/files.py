@@ -1,6 +1,6 @@
 """Files, those that batches and jobs produced, and files that arrive in parts."""
 
-from sqlalchemy import JSON, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import Base, OfProject, id_column, now
@@ -66,7 +66,7 @@ class FileUpload(OfProject, Base):
     created_at: Mapped[int] = mapped_column(default=now)
     expires_at: Mapped[int] = mapped_column(index=True)
     file_expires_after: Mapped[int | None]
-    part_ids: Mapped[list[str] | None] = mapped_column(JSON)
+    part_ids: Mapped[list[str] | None]
     file_id: Mapped[str | None] = mapped_column(String(64))
 
 

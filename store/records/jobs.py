@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, UniqueConstraint, false
+from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from store.records.base import ID, Base, WorkColumns, now
@@ -122,7 +122,7 @@ class JobReply(Base):
     life: Mapped[int]
     turn: Mapped[int]
     kind: Mapped[str] = mapped_column(String(16))
-    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    body: Mapped[dict[str, Any]]
     key_id: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[int] = mapped_column(default=now)
     __table_args__ = (UniqueConstraint("job_id", "position", "life", "turn", "kind"), Index(None, "job_id", "id"))

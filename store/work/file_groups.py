@@ -19,6 +19,11 @@ Kind: TypeAlias = Literal["input", "output", "errors", "manifest", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """In the order in which the files of a batch or a job stand."""
 INPUT: Kind = "input"
+OF_NO_WORK = and_(
+    *(~select(table.file_id).where(table.file_id == File.id).exists() for table in (Artifact, JobArtifact)),
+    *(~select(record.id).where(record.input_file_id == File.id).exists() for record in (Batch, Job)),
+)
+"""The condition for files that no batch and no job needs or has produced."""
 _NAMES: Mapping[str, Kind] = MappingProxyType({"errors.jsonl": "errors", "manifest.json": "manifest"})
 
 
@@ -129,12 +134,7 @@ def unused(
     session: Session, project_id: str, text: str | None, *, after: str | None, limit: int
 ) -> tuple[Sequence[File], bool]:
     """Return files of no work, newest first, and if more follow. Raises RequestError."""
-    shown = and_(
-        live(now()),
-        File.id.not_in(select(Batch.input_file_id)),
-        File.id.not_in(select(Job.input_file_id).where(Job.input_file_id.is_not(None))),
-        *(~select(table.file_id).where(table.file_id == File.id).exists() for table in (Artifact, JobArtifact)),
-    )
+    shown = and_(live(now()), OF_NO_WORK)
     if text is not None:
         shown = and_(shown, _named(text))
     return listing.page(

@@ -11,7 +11,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from batchyard.errors import RequestError
 from batchyard.statuses import JOB_RUNNING, RUNNING, TERMINAL, JobStatus
-from store.records import Append, Batch, File, Hold, Job, first_id
+from store import files
+from store.records import Batch, File, Hold, Job, first_id
 
 Work: TypeAlias = Batch | Job
 Condition: TypeAlias = Callable[[type[Work]], ColumnElement[bool]]
@@ -81,12 +82,7 @@ def bytes_in_flight(session: Session, project_id: str) -> int:
             .where(record.project_id == project_id, _status(record, "unfinished"), top)
         )
         sizes += int(session.scalar(statement) or 0)
-    appended = (
-        select(func.coalesce(func.sum(Append.bytes), 0))
-        .join(Batch, Batch.id == Append.batch_id)
-        .where(Batch.project_id == project_id, _status(Batch, "unfinished"), Batch.input_file_id == "")
-    )
-    return sizes + int(session.scalar(appended) or 0)
+    return sizes + int(session.scalar(files.sum_of_appended(project_id)) or 0)
 
 
 def newest(session: Session, project_id: str) -> str:

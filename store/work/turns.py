@@ -27,14 +27,15 @@ class Waiting(NamedTuple):
     step: Step
 
 
-def unvalidated(session: Session) -> list[Waiting]:
-    """Return what was not validated yet, and is by nobody. What has failed waits for its own message."""
-    return _first(session, "validation")
-
-
-def unfinished(session: Session) -> list[Waiting]:
-    """Return what a message says may be finished, and is by nobody; without batches whose steps run."""
-    return _first(session, "finishing")
+def oldest(session: Session, step: Step) -> list[Waiting]:
+    """Return the oldest of each project that waits for a step, is done by nobody, and has not failed."""
+    return [
+        Waiting(project_id, noun, work_id, step)
+        for noun, (record, condition) in _waiting(step).items()
+        for project_id, work_id in session.execute(
+            select(record.project_id, func.min(record.id)).where(condition).group_by(record.project_id)
+        )
+    ]
 
 
 def is_waiting(session: Session, step: Step, noun: Noun, work_id: str) -> bool:
@@ -64,7 +65,7 @@ def count_unvalidated(session: Session, project_id: str) -> int:
 
 
 def _waiting(step: Step) -> dict[Noun, tuple[type[Batch] | type[Job], ColumnElement[bool]]]:
-    """Return which batches and jobs wait for a step."""
+    """Return which batches and jobs wait for a step. A message says what may be finished, and runs a batch's steps."""
     if step == "validation":
         batches = and_(Batch.status.in_(("validating", "cancelling")), ~Batch.planned)
         jobs = Job.status == "validating"
@@ -78,13 +79,3 @@ def _waiting(step: Step) -> dict[Noun, tuple[type[Batch] | type[Job], ColumnElem
         "batch": (Batch, and_(batches, Batch.holder.is_(None), Batch.attempt_error.is_(None))),
         "job": (Job, and_(jobs, Job.holder.is_(None), Job.attempt_error.is_(None))),
     }
-
-
-def _first(session: Session, step: Step) -> list[Waiting]:
-    return [
-        Waiting(project_id, noun, work_id, step)
-        for noun, (record, condition) in _waiting(step).items()
-        for project_id, work_id in session.execute(
-            select(record.project_id, func.min(record.id)).where(condition).group_by(record.project_id)
-        )
-    ]

@@ -55,11 +55,9 @@ class DeathLog:
 
 def record(context: AppContext, death: Death, batch_id: str | None) -> bool:
     """Record a death for a batch, or for none, and count a new one. Return False if the database is away."""
-    facts = asdict(death)
-    facts["next_"] = facts.pop("next")
     try:
         with context.database.write() as session:
-            is_new = holds.record_death(session, batch_id, **facts)
+            is_new = holds.record_death(session, batch_id, **asdict(death))
     except UnavailableError as error:
         log.warning("death of an engine not recorded: %s", error, extra={"batch_id": batch_id, "model": death.model})
         return False

@@ -13,6 +13,7 @@ from batchyard.endpoints import output_lines, responses, vectors
 from batchyard.errors import UnavailableError
 from inference.answers import ANSWERS
 from store import cache, segments
+from store.records import CachedAnswer
 from tasks.context import AppContext
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,8 @@ class Cache:
                 log.warning("answers not cached: %s", error, extra={"batch_id": self._segment.batch_id})
 
 
-def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
-    bodies = [entry.body for entry in entries]
+def _answers(rows: pa.Table, entries: list[CachedAnswer]) -> pa.Table:
+    bodies = list(map(cache.body_of, entries))
     lines = [
         output_lines.line(custom_id, 200, body, None)
         for custom_id, body in zip(rows["custom_id"].to_pylist(), bodies, strict=True)
@@ -82,11 +83,11 @@ def _answers(rows: pa.Table, entries: list[cache.StoredAnswer]) -> pa.Table:
     return pa.table(columns | {name: [getattr(entry, name) for entry in entries] for name in TOKENS}, schema=ANSWERS)
 
 
-def _entry(row: Mapping[str, Any]) -> cache.StoredAnswer:
+def _entry(row: Mapping[str, Any]) -> dict[str, Any]:
     line = vectors.put_back(row["answer"], row["vectors"])
     body = json_lines.loads(line)["response"]["body"]
     body = responses.explained(body | {"batchyard": {"cached": True}})
-    return cache.StoredAnswer.of(json_lines.dumps(body), *(row[name] for name in TOKENS))
+    return cache.columns(json_lines.dumps(body), **{name: row[name] for name in TOKENS})
 
 
 def evict(context: AppContext) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from store.artifacts import SHARDS
 from store.deletion import garbage, retention
 from store.deletion.retention import Old
+from store.records import Batch, Job
 from tasks.context import AppContext
 from tasks.finishing import erasure
 
@@ -63,11 +64,11 @@ def purge(context: AppContext, now: float) -> None:
     before = now - context.settings.retention
     for old in retention.events(now - context.settings.events_retention):
         purge_all(old)
-    for find in (retention.batches, retention.jobs):
+    for record in (Batch, Job):
         more = True
         while more and time.monotonic() < ends_at:
             with context.database.read() as session:
-                ended = find(session, before)
+                ended = retention.work(session, record, before)
             for old in ended:
                 purge_all(old)
             more = bool(ended)

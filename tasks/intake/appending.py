@@ -11,7 +11,7 @@ from store import batches, files
 from store.formats import plan
 from store.formats.plan import PlanWriter
 from store.intake import appends
-from store.intake.appends import AddedSegment, NewRequests, RepeatedIds
+from store.intake.appends import NewRequests, RepeatedIds
 from store.records import Append, Batch
 from store.work.lifecycle import refuse_stage
 from tasks.context import AppContext
@@ -70,7 +70,8 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, append: Append) -> tu
     Raises RequestError.
     """
     report, settings = ValidationReport(), context.settings
-    validator = Validator.of(context, batch.endpoint, batch.post_process, lines_before=batch.total, guard=batch.guard)
+    common = (context.models, batch.endpoint, settings, batch.post_process)
+    validator = Validator(*common, lines_before=batch.total, guard=batch.guard)
     with context.artifacts.create() as target:
         writer = PlanWriter(target, segment_sizes(context), context.artifacts)
         if not validator.run(io.BytesIO(lines), writer, report):
@@ -81,11 +82,9 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, append: Append) -> tu
             message = f"{place}{first['message']}{others} Nothing was added."
             raise RequestError(message, code=first["code"], param=first["param"])
         writer.close()
-    segments = [
-        AddedSegment(**segment._asdict(), plan_sha256=target.sha256, row_group=row_group)
-        for row_group, segment in enumerate(writer.segments)
-    ]
-    row_groups = [(segment.plan_sha256, segment.row_group) for segment in segments]
+    for row_group, segment in enumerate(writer.segments):
+        segment.plan_sha256, segment.row_group = target.sha256, row_group
+    row_groups = [(target.sha256, row_group) for row_group in range(len(writer.segments))]
     names = {
         hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest(): name
         for table in plan.requests(context.artifacts, row_groups, ["custom_id"])
@@ -96,7 +95,7 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, append: Append) -> tu
         message = f"With these the batch would have {total} requests, and {settings.max_requests} are the most; close "
         message += "it, and open another one, or raise BATCHYARD_MAX_REQUESTS."
         raise RequestError(message, code="too_many_tasks")
-    specs = {segment.model: context.models[segment.model] for segment in segments}
+    specs = {segment.model: context.models[segment.model] for segment in writer.segments}
     known = batch.warnings or []
     params = {entry["param"] for entry in known}
     found = [*validator.warnings.entries, *without_price(batch.stop_when, specs)]
@@ -104,7 +103,7 @@ def _plan(context: AppContext, batch: Batch, lines: bytes, append: Append) -> tu
     append.bytes, append.requests, append.first_line = len(lines), len(names), batch.total + 1
     new = NewRequests(
         append=append,
-        segments=segments,
+        segments=writer.segments,
         models={name: spec.model_dump(mode="json") for name, spec in specs.items()},
         refused=writer.refused,
         warnings=[*known, *new_warnings][: warnings.MOST],

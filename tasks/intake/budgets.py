@@ -74,6 +74,6 @@ def _exceeded(standing: Standing, whose: str, what: str) -> PermissionDeniedErro
 def tick(context: AppContext) -> None:
     """Announce budgets that stand otherwise than before, and pause or resume work as they say."""
     with context.database.read() as session:
-        standings = budgets.all_standings(session)
+        standings = budgets.standings(session, key_ids=None)
     for standing in standings:
         caps.settle(context, standing)

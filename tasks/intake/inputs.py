@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
+from batchyard import json_lines
 from batchyard.errors import RequestError
 from batchyard.models import served_by_name
 from batchyard.request_lines.lines import LineError
@@ -13,10 +14,11 @@ from batchyard.tables.formats import Format, TableError
 from batchyard.tables.template import Template
 from batchyard.wording import MAX_MESSAGE, cut
 from store.artifacts import ArtifactWriter
+from store.formats.results import ROW
 from store.records import File
 from tasks.context import AppContext
 from tasks.intake import prompts
-from tasks.intake.prompts import InputPrompt, RequestTemplate
+from tasks.intake.prompts import InputPrompt, Reading, RequestTemplate
 from tasks.intake.requests import RequestChecker
 from tasks.steps import registry as steps
 
@@ -44,30 +46,50 @@ class InputOptions:
 
 
 def of_prompts(context: AppContext, options: InputOptions, inputs: Iterable[InputPrompt]) -> ArtifactWriter:
-    """Store a request for each prompt. Raises RequestError for an unusable prompt or first request."""
-    common = request_template(context, options)
+    """Store a request for each prompt. Those that it skips have a line that says why, for an error line.
+
+    Raises RequestError for no prompts, too many, an unusable one or first request; TooLargeError.
+    """
+    common, settings = request_template(context, options), context.settings
+    limit, max_bytes, max_line_bytes = settings.max_requests, settings.max_file_bytes, settings.max_line_bytes
+    count, checked = 0, False
+    with context.artifacts.create() as target:
+        for prompt in inputs:
+            if prompt.refusal is not None and not options.skip_invalid:
+                raise RequestError(prompt.refusal.message, code="invalid_value", param="file")
+            request = common.request(prompt)
+            if prompt.refusal is None and not checked:
+                _check(context, options, request)
+                checked = True
+            count += 1
+            if count > limit:
+                message = f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS."
+                raise RequestError(message, code="too_many_tasks")
+            line = json_lines.line(request)
+            if len(line) > max_line_bytes and request.pop(ROW, None) is not None:
+                line = json_lines.line(request)  # its prompt goes before the columns that downloads show beside it
+            if len(line) > max_line_bytes:
+                message = f"Line {prompt.number} makes a request of more than {max_line_bytes} bytes."
+                if not options.skip_invalid:
+                    raise RequestError(message, code="line_too_long", param="file")
+                refusal = LineError("line_too_long", message)
+                line = json_lines.line(common.request(replace(prompt, content="", refusal=refusal)))
+            target.write(line)
+            if target.size > max_bytes:
+                message = f"The requests have more than {max_bytes} bytes"
+                raise prompts.refused(TableError(message, "file_too_large"))
+        if count == 0:
+            raise prompts.none()
+    return target
+
+
+def _check(context: AppContext, options: InputOptions, request: dict[str, Any]) -> None:
     checker = RequestChecker(context.models, steps.checks(options.post_process), context.settings.models)
-
-    def check(request: dict[str, Any]) -> None:
-        try:
-            checker.check(options.endpoint, request)
-        except LineError as error:
-            param = (error.param or "").removeprefix("body.") or None
-            raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
-
-    return prompts.write(
-        context.artifacts,
-        inputs,
-        common,
-        check,
-        context.settings.max_requests,
-        skip_invalid=options.skip_invalid,
-        **_limits(context),
-    )
-
-
-def _limits(context: AppContext) -> dict[str, int]:
-    return {"max_line_bytes": context.settings.max_line_bytes, "max_bytes": context.settings.max_file_bytes}
+    try:
+        checker.check(options.endpoint, request)
+    except LineError as error:
+        param = (error.param or "").removeprefix("body.") or None
+        raise RequestError(cut(error.message, MAX_MESSAGE), code=error.code, param=param) from None
 
 
 def of_file(context: AppContext, options: InputOptions, upload: ArtifactWriter, name: str) -> ArtifactWriter:
@@ -90,25 +112,18 @@ def ordered(context: AppContext, options: InputOptions, upload: ArtifactWriter |
     if options.template is None or not options.template.is_open:
         return options
     with opened(context, upload, name) as file:
-        template = prompts.ordered(
-            options.template,
-            file,
-            prompts.kind_of(name).format,
-            null_values=options.null_values,
-            **_limits(context),
-        )
-    return replace(options, template=template)
+        kind = prompts.kind_of(name).format
+        return replace(options, template=prompts.ordered(options.template, file, kind, **_reading(context, options)))
 
 
 def read_prompts(context: AppContext, options: InputOptions, file: IO[bytes], kind: Format) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it. Raises RequestError."""
-    return prompts.of_file(
-        file,
-        kind,
-        options.template,
-        null_values=options.null_values,
-        **_limits(context),
-    )
+    return prompts.of_file(file, kind, options.template, **_reading(context, options))
+
+
+def _reading(context: AppContext, options: InputOptions) -> Reading:
+    max_line_bytes, max_bytes = context.settings.max_line_bytes, context.settings.max_file_bytes
+    return {"null_values": options.null_values, "max_line_bytes": max_line_bytes, "max_bytes": max_bytes}
 
 
 def request_template(context: AppContext, options: InputOptions) -> RequestTemplate:

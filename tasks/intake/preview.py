@@ -48,7 +48,7 @@ def of_requests(context: AppContext, endpoint: str, content: bytes, *, whole: bo
     if not content and not whole:  # the first line is longer than HEAD_BYTES
         return Preview([], 0, whole, [], {})
     report, settings = ValidationReport(), context.settings
-    Validator.of(context, endpoint).run(io.BytesIO(content), None, report)
+    Validator(context.models, endpoint, settings).run(io.BytesIO(content), None, report)
     lines = list(numbered_lines(io.BytesIO(content), settings.max_line_bytes))
     requests = []
     for number, raw in islice(lines, SHOWN):

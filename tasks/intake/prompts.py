@@ -1,10 +1,10 @@
 """Prompts in a list, text, table (CSV or Parquet) or JSON lines, as a batch's requests."""
 
 import io
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import IO, Any
+from dataclasses import asdict, dataclass
+from typing import IO, Any, TypedDict, Unpack
 
 from batchyard import json_lines
 from batchyard.endpoints.catalog import CHAT, ENDPOINTS
@@ -16,12 +16,17 @@ from batchyard.tables.columns import is_index
 from batchyard.tables.formats import Format, Kind, TableError
 from batchyard.tables.template import Template, TemplateError
 from batchyard.wording import MAX_LIST, cut, quoted
-from store.artifacts import Artifacts, ArtifactWriter
 from store.formats.results import ROW
 
 _CONTENT = ("messages", "prompt")
 MAX_TITLE = 60
 """Most characters of a title."""
+
+
+class Reading(TypedDict, total=False):
+    null_values: Collection[str]
+    max_line_bytes: int
+    max_bytes: int
 
 
 @dataclass(frozen=True)
@@ -76,55 +81,6 @@ class RequestTemplate:
             "body": body | self.parameters,
             **({ROW: prompt.row} if prompt.row else {}),
         }
-
-
-def write(
-    artifacts: Artifacts,
-    prompts: Iterable[InputPrompt],
-    request_template: RequestTemplate,
-    check: Callable[[dict[str, Any]], object],
-    limit: int,
-    *,
-    skip_invalid: bool = False,
-    max_line_bytes: int = json_lines.MAX_LINE_BYTES,
-    max_bytes: int = reading.MAX_PARQUET_BYTES,
-) -> ArtifactWriter:
-    """Store one request per prompt. `check` gets the first one and may raise RequestError.
-
-    With `skip_invalid` a row that makes no request has a line that says why; validation makes it an error line.
-
-    Raises RequestError for no prompts, too many, or a bad one; TooLargeError above `max_bytes`.
-    """
-    count = 0
-    checked = False
-    with artifacts.create() as target:
-        for prompt in prompts:
-            if prompt.refusal is not None and not skip_invalid:
-                raise RequestError(prompt.refusal.message, code="invalid_value", param="file")
-            request = request_template.request(prompt)
-            if prompt.refusal is None and not checked:
-                check(request)
-                checked = True
-            count += 1
-            if count > limit:
-                message = f"There are more than {limit} prompts; split them, or raise BATCHYARD_MAX_REQUESTS."
-                raise RequestError(message, code="too_many_tasks")
-            line = json_lines.line(request)
-            if len(line) > max_line_bytes and request.pop(ROW, None) is not None:
-                line = json_lines.line(request)  # its prompt goes before the columns that downloads show beside it
-            if len(line) > max_line_bytes:
-                message = f"Line {prompt.number} makes a request of more than {max_line_bytes} bytes."
-                if not skip_invalid:
-                    raise RequestError(message, code="line_too_long", param="file")
-                refusal = LineError("line_too_long", message)
-                line = json_lines.line(request_template.request(replace(prompt, content="", refusal=refusal)))
-            target.write(line)
-            if target.size > max_bytes:
-                message = f"The requests have more than {max_bytes} bytes"
-                raise refused(TableError(message, "file_too_large"))
-        if count == 0:
-            raise none()
-    return target
 
 
 def kind_of(name: str) -> Kind:
@@ -183,16 +139,13 @@ def of_file(
     file: IO[bytes],
     kind: Format,
     template: Template | None,
-    *,
-    null_values: Collection[str] = (),
-    max_line_bytes: int = json_lines.MAX_LINE_BYTES,
-    max_bytes: int = reading.MAX_PARQUET_BYTES,
+    **limits: Unpack[Reading],
 ) -> Iterator[InputPrompt]:
     """Yield the prompts of a file while reading it.
 
     Each row is a prompt: the template filled with its columns, see `ordered`; its `messages` or `prompt`, with the
     images of its columns; or its only column. A column `custom_id` names the request. A row that makes no request has
-    its refusal. Cells of csv and tsv in `null_values` are empty. `max_bytes` limits the values of Parquet.
+    its refusal. `limits`: as `reading.rows` has them.
 
     Raises RequestError: the file or the template cannot be used; the message names the line.
     """
@@ -211,8 +164,7 @@ def of_file(
     word = "Row" if kind == "parquet" else "Line"
     checked = False
     try:
-        limits = {"max_line_bytes": max_line_bytes, "max_bytes": max_bytes}
-        for row in reading.rows(file, kind, **limits, null_values=null_values, pick=pick):
+        for row in reading.rows(file, kind, **limits, pick=pick):
             if row.problem is not None:
                 yield InputPrompt(row.line, "", refusal=LineError(row.code, f"{word} {row.line} {row.problem}."))
                 continue
@@ -252,20 +204,12 @@ def template_of(text: str) -> Template:
         raise _of_template(error) from None
 
 
-def ordered(
-    template: Template,
-    file: IO[bytes],
-    kind: Format,
-    *,
-    null_values: Collection[str] = (),
-    max_line_bytes: int = json_lines.MAX_LINE_BYTES,
-    max_bytes: int = reading.MAX_PARQUET_BYTES,
-) -> Template:
+def ordered(template: Template, file: IO[bytes], kind: Format, **limits: Unpack[Reading]) -> Template:
     """Return a template with all columns in the order that the rows decide. Raises as `of_file`."""
     if not template.is_open:
         return template
     _check_kind(template, kind)
-    rows = reading.rows(file, kind, max_line_bytes=max_line_bytes, null_values=null_values, max_bytes=max_bytes)
+    rows = reading.rows(file, kind, **limits)
     try:
         return template.ordered((row.values for row in rows if row.problem is None), uniform=kind in formats.UNIFORM)
     except TemplateError as error:

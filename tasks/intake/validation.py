@@ -10,7 +10,6 @@ import bisect
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -20,10 +19,10 @@ from batchyard.endpoints import output_lines
 from batchyard.endpoints.bodies.common import prompts
 from batchyard.endpoints.catalog import EMBEDDINGS
 from batchyard.endpoints.guards import Guard
-from batchyard.json_lines import MAX_LINE_BYTES
 from batchyard.models import ModelSpec
 from batchyard.request_lines.lines import LineError, custom_id, parse, parse_with_body
 from batchyard.request_lines.warnings import ParameterWarnings
+from batchyard.settings import Settings
 from batchyard.telemetry import spans
 from batchyard.wording import MAX_MESSAGE, MAX_NAME, cut, quoted
 from inference.engine import EngineAnswer
@@ -105,9 +104,8 @@ def run(context: AppContext, batch_id: str, holder: str) -> bool:
                 batches.reject(session, batch.id, missing.errors)
             return True
         report = ValidationReport()
-        validator = Validator.of(
-            context, batch.endpoint, batch.post_process, skip_invalid=batch.on_invalid == "skip", guard=batch.guard
-        )
+        common = (context.models, batch.endpoint, context.settings, batch.post_process)
+        validator = Validator(*common, skip_invalid=batch.on_invalid == "skip", guard=batch.guard)
         with context.artifacts.open(batch.input_sha256) as source, context.artifacts.create() as target:
             plan = PlanWriter(target, segment_sizes(context), context.artifacts)
             if batch.sample_rows is not None:
@@ -186,36 +184,16 @@ class Validator:
 
     models: dict[str, ModelSpec]
     endpoint: str
-    max_requests: int
-    max_embedding_inputs: int | None = None
+    settings: Settings
     post_process: Iterable[dict[str, Any]] = ()
     skip_invalid: bool = False
-    max_line_bytes: int = MAX_LINE_BYTES
     lines_before: int | None = None
-    models_file: Path | None = None
     guard: Guard | None = None
     sample: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        self._checker = RequestChecker(self.models, steps.checks(self.post_process), self.models_file, self.guard)
+        self._checker = RequestChecker(self.models, steps.checks(self.post_process), self.settings.models, self.guard)
         self.warnings = ParameterWarnings(self.endpoint)
-
-    @classmethod
-    def of(
-        cls, context: AppContext, endpoint: str, post_process: Iterable[dict[str, Any]] = (), **options: Any
-    ) -> Validator:
-        """Return the validator of an endpoint's lines, with the deployment's models and limits, and these options."""
-        settings = context.settings
-        return cls(
-            context.models,
-            endpoint,
-            settings.max_requests,
-            settings.max_embedding_inputs,
-            post_process,
-            max_line_bytes=settings.max_line_bytes,
-            models_file=settings.models,
-            **options,
-        )
 
     def run(self, source: IO[bytes], plan: PlanWriter | None, report: ValidationReport) -> bool:
         """Add valid lines to `plan`, if any, and errors to `report`. Return True if the batch can run."""
@@ -223,14 +201,14 @@ class Validator:
         # A line is skipped when it is read, so what repeats has to be known before.
         unique = None
         if self.skip_invalid:
-            unique = _Unique(_repeated(_hashes(source, self.max_line_bytes)))
+            unique = _Unique(_repeated(_hashes(source, self.settings.max_line_bytes)))
             source.seek(0)
         requests = inputs = valid = 0
-        for number, raw in numbered_lines(source, self.max_line_bytes):
+        for number, raw in numbered_lines(source, self.settings.max_line_bytes):
             requests += 1
             line = number if self.lines_before is None else self.lines_before + requests
             try:
-                request, body_json = parse_with_body(number, raw, self.max_line_bytes)
+                request, body_json = parse_with_body(number, raw, self.settings.max_line_bytes)
                 model = self._checker.check(self.endpoint, request)
                 body = self._checker.guarded(self.endpoint, model, request["body"])
                 if body is not request["body"]:
@@ -253,12 +231,12 @@ class Validator:
                 texts = request["body"].get("input")
                 inputs += 1 if texts is None else len(prompts(texts))  # messages are one input
             # After an error that fails the file the plan is discarded.
-            if plan and (self.skip_invalid or not report.count) and requests <= self.max_requests:
+            if plan and (self.skip_invalid or not report.count) and requests <= self.settings.max_requests:
                 self._plan(plan, model, line, request, body_json)
         if not requests:
             report.add(None, LineError("empty_file", "The file has no requests."))
-        self._report_limit(report, requests, self.max_requests, "requests")
-        self._report_limit(report, inputs, self.max_embedding_inputs, "embedding_inputs")
+        self._report_limit(report, requests, self.settings.max_requests, "requests")
+        self._report_limit(report, inputs, self.settings.max_embedding_inputs, "embedding_inputs")
         if unique is not None:
             return valid > 0 and not report.of_file
         self._report_duplicates(source, _repeated(hashes), report)
@@ -282,8 +260,8 @@ class Validator:
             sampled=number in self.sample,
         )
 
-    def _report_limit(self, report: ValidationReport, count: int, limit: int | None, unit: str) -> None:
-        if limit is not None and count > limit:
+    def _report_limit(self, report: ValidationReport, count: int, limit: int, unit: str) -> None:
+        if count > limit:
             message = (
                 f"The file has {count} {unit.replace('_', ' ')}, the most is {limit}; split it, or raise "
                 f"BATCHYARD_MAX_{unit.upper()}."
@@ -296,9 +274,9 @@ class Validator:
             return
         source.seek(0)
         unique = _Unique(repeated)
-        for number, raw in numbered_lines(source, self.max_line_bytes):
+        for number, raw in numbered_lines(source, self.settings.max_line_bytes):
             try:
-                request = parse(number, raw, self.max_line_bytes)
+                request = parse(number, raw, self.settings.max_line_bytes)
                 self._checker.check(self.endpoint, request)
             except LineError:
                 continue  # it has an error already, and claims no id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
@@ -68,11 +68,12 @@ class WorkCosts:
 
     def __init__(
         self,
-        entries: Iterable[BacklogEntry],
+        entries: Sequence[BacklogEntry],
         answered: Mapping[str, Answered],
         throughputs: Mapping[tuple[str, str], Throughput],
     ) -> None:
         """`entries`: one for each batch, model and class; `answered`: by batch of one model."""
+        self.entries = entries
         self._answered = answered
         self._throughputs = throughputs
         # So many requests of a model can be in flight, within its limit. Those answered count: the last ones of a

@@ -15,6 +15,7 @@ from tasks import published
 from tasks.context import AppContext
 from tasks.port import port, running_models
 from tasks.scheduling import costs, dispatch, forecast, states
+from tasks.scheduling.costs import WorkCosts
 from tasks.scheduling.forecast import Forecast
 from tasks.scheduling.states import Engines
 from tasks.scheduling.throughput import expected_finish, measured_throughputs
@@ -66,8 +67,8 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         recent_usage = dispatch.recent_usage(session, {entry.project_id for entry in entries}, now)
         finishes = {batch.id: expected_finish(session, batch.post_process, batch.total) for batch in unfinished}
     _hold_unserved(context, models, {entry.model for entry in backlog}, unserved)
-    answered = costs.answered(unfinished)
-    answers = forecast.forecast(entries, answered, throughputs, limits, recent_usage, now)
+    work_costs = WorkCosts(entries, costs.answered(unfinished), throughputs)
+    answers = forecast.forecast(work_costs, limits, recent_usage, now)
     waiting = {entry.batch_id for entry in backlog if entry.model in held}
     waiting |= {batch.id for batch in unfinished if batch.attempt_error is not None}
     ends = partial(forecast.with_ends, answers, entries, throughputs, engines, now, drains=False)
@@ -86,10 +87,9 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         if batch.status == "finalizing"
     }
     published_forecasts = forecasts | validating | finishing | forecasts_of_jobs
-    seconds_due = forecast.work_due(entries, answered, throughputs)
+    seconds_due = forecast.work_due(work_costs)
     with published.warned(log, "forecasts not published"), context.redis.pipeline() as pipeline:
-        serialized = {key: _serialize(entry) for key, entry in published_forecasts.items()}
-        published.replace(pipeline, FORECASTS, serialized)
+        published.replace(pipeline, FORECASTS, {key: json.dumps(entry) for key, entry in published_forecasts.items()})
         pipeline.set(BACKLOG, json.dumps(seconds_due))
         pipeline.execute()
     usual = {model: speed.start.seconds for (model, _), speed in throughputs.items() if speed.start is not None}
@@ -97,7 +97,7 @@ def tick(context: AppContext, engines: Engines | None = None) -> None:
         context,
         states.of_queue([entry for entry in entries if entry.batch_id in finishes], with_answers, engines, usual),
     )
-    soonest = forecast.soonest(entries, answered, throughputs, now)
+    soonest = forecast.soonest(work_costs, now)
     for batch in unfinished:
         _update_sla(context, batch, forecasts.get(batch.id), now, held=batch.id in waiting)
         infeasible = soonest.get(batch.id, 0.0) > batch.expires_at
@@ -123,14 +123,10 @@ def _hold_unserved(context: AppContext, models: Set[str], waiting: Set[str], uns
         log.info("model is served again", extra={"model": model})
 
 
-def _serialize(entry: Forecast) -> str:
-    return json.dumps([entry.at, entry.earliest, entry.latest])
-
-
 def publish(context: AppContext, batch_id: str, entry: Forecast) -> None:
     """Publish the forecast of a new batch until the next tick."""
     with published.warned(log, "forecast not published", batch_id=batch_id):
-        context.redis.hset(FORECASTS, batch_id, _serialize(entry))
+        context.redis.hset(FORECASTS, batch_id, json.dumps(entry))
 
 
 def read(context: AppContext, batch_ids: list[str]) -> dict[str, Forecast]:

@@ -18,7 +18,7 @@ from tasks.context import AppContext
 from tasks.port import running_models
 from tasks.published import warned
 from tasks.scheduling import costs, dispatch, forecast
-from tasks.scheduling.costs import Answered
+from tasks.scheduling.costs import Answered, WorkCosts
 from tasks.scheduling.policy import Limits, RecentUsage
 
 log = logging.getLogger(__name__)
@@ -68,12 +68,13 @@ def replicas_needed(
             (model, kind): replace(speed, work_per_second=speed.work_per_second * replicas.get(model, 1))
             for (model, kind), speed in throughputs.items()
         }
-        forecasts = forecast.forecast(measured, answered, fast, limits, recent_usage.copy(), now)
+        forecasts = forecast.forecast(WorkCosts(measured, answered, fast), limits, recent_usage.copy(), now)
         return {batch_id for batch_id, expected in forecasts.items() if expected.at <= due[batch_id]}
 
     replicas = dict.fromkeys(sorted({entry.model for entry in measured}), MOST)
     possible = kept(replicas)
-    work = forecast.work_due([entry for entry in measured if entry.batch_id in possible], answered, throughputs)
+    to_keep = [entry for entry in measured if entry.batch_id in possible]
+    work = forecast.work_due(WorkCosts(to_keep, answered, throughputs))
     for model in replicas:
         # No order of the work does with less than this, so the search need not begin at one.
         least = max((seconds / (due_at - now) for due_at, seconds in work.get(model, [])), default=0.0)

@@ -6,13 +6,13 @@ The replay follows the same policy as dispatch. A range holds the true end in 80
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from store.queue import BacklogEntry
 from store.segments import PendingSegment
 from store.speeds import Expected, Throughput
 from tasks.scheduling import costs
-from tasks.scheduling.costs import DEVIATIONS, NOTHING, Answered, CostRange, WorkCosts
+from tasks.scheduling.costs import DEVIATIONS, NOTHING, CostRange, WorkCosts
 from tasks.scheduling.policy import Limits, RecentUsage, SegmentPolicy
 from tasks.scheduling.replay import Replay, SegmentCost
 from tasks.scheduling.states import Engines
@@ -21,8 +21,7 @@ SEGMENTS = 4000
 """Approximate limit of segments to replay. In a longer queue, several segments of a batch are replayed as one."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """The expected end of a batch and the range in which it probably lies, in Unix seconds."""
 
     at: float
@@ -30,24 +29,17 @@ class Forecast:
     latest: float
 
 
-def forecast(
-    entries: Sequence[BacklogEntry],
-    answered: Mapping[str, Answered],
-    throughputs: Mapping[tuple[str, str], Throughput],
-    limits: Limits,
-    recent_usage: RecentUsage,
-    now: float,
-) -> dict[str, Forecast]:
+def forecast(work_costs: WorkCosts, limits: Limits, recent_usage: RecentUsage, now: float) -> dict[str, Forecast]:
     """Forecast each batch with a backlog entry whose models can run and were measured.
 
     A batch of the background has no forecast while other work of its model is there: nobody knows when that ends, and
-    what comes meanwhile goes first. `answered` is by batch, for batches of one model.
+    what comes meanwhile goes first.
     """
+    entries = work_costs.entries
     replay = Replay(SegmentPolicy(limits, recent_usage), now)
     count = sum(entry.segments for entry in entries)
     ids = iter(range(count + len(entries)))
     remaining: dict[str, int] = {}
-    work_costs = WorkCosts(entries, answered, throughputs)
     busy = {entry.model for entry in entries if not entry.background}
     unknown = {entry.batch_id for entry in entries if entry.background and entry.model in busy}
     ranges: dict[int, CostRange] = {}
@@ -85,16 +77,10 @@ def forecast(
     return {batch_id: expected for batch_id, expected in forecasts.items() if batch_id not in unknown}
 
 
-def soonest(
-    entries: Sequence[BacklogEntry],
-    answered: Mapping[str, Answered],
-    throughputs: Mapping[tuple[str, str], Throughput],
-    now: float,
-) -> dict[str, float]:
+def soonest(work_costs: WorkCosts, now: float) -> dict[str, float]:
     """Return the earliest end of each batch if nothing else ran; what was not measured takes no time."""
     needed: dict[tuple[str, str], float] = {}
-    work_costs = WorkCosts(entries, answered, throughputs)
-    for entry in entries:
+    for entry in work_costs.entries:
         cost = work_costs.of(entry)
         seconds = 0.0 if cost is None else work_costs.range(entry, SegmentCost(0.0, cost.work)).least
         key = entry.batch_id, entry.model
@@ -105,13 +91,12 @@ def soonest(
     return ends
 
 
-def work_due(
-    entries: Sequence[BacklogEntry], answered: Mapping[str, Answered], throughputs: Mapping[tuple[str, str], Throughput]
-) -> dict[str, list[tuple[int, float]]]:
+def work_due(work_costs: WorkCosts) -> dict[str, list[tuple[int, float]]]:
     """Return (due_at, seconds of foreground work due by then) for each measured model, by `due_at`."""
     work_by_model: dict[str, dict[int, float]] = {}
-    work_costs = WorkCosts(entries, answered, throughputs)
-    for entry in sorted((entry for entry in entries if not entry.background), key=lambda entry: entry.due_at):
+    for entry in sorted(
+        (entry for entry in work_costs.entries if not entry.background), key=lambda entry: entry.due_at
+    ):
         cost = work_costs.of(entry)
         if cost is not None:
             ahead = work_by_model.setdefault(entry.model, {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -48,27 +48,6 @@ def expected_finish(session: Session, post_process: Sequence[Mapping[str, Any]],
 
 def _steps(post_process: Sequence[Mapping[str, Any]]) -> str:
     return ",".join(entry["step"] for entry in post_process)
-
-
-@dataclass
-class _Amounts:
-    """Amounts of answers that an engine computed: their number, tokens, squared work, and seconds in the engine."""
-
-    requests: int
-    tokens: int
-    squares: float
-    seconds: float
-
-    @classmethod
-    def of(cls, answers: pa.Table) -> _Amounts:
-        tokens = pc.add(answers["input_tokens"], answers["output_tokens"])
-        work = pc.cast(pc.add(tokens, 1), pa.float64())
-        return cls(
-            requests=answers.num_rows,
-            tokens=pc.sum(tokens).as_py(),
-            squares=pc.sum(pc.multiply(work, work)).as_py(),
-            seconds=pc.sum(answers["seconds"]).as_py() or 0.0,
-        )
 
 
 class ThroughputMeter:
@@ -127,50 +106,43 @@ class ThroughputMeter:
         return busy
 
     def _measure(self, session: Session, answers: pa.Table, now: float, passed: float) -> float:
-        amounts = _Amounts.of(answers)
+        tokens = pc.add(answers["input_tokens"], answers["output_tokens"])
+        work = pc.cast(pc.add(tokens, 1), pa.float64())
+        new = Measurement(
+            seconds=passed,
+            requests=answers.num_rows,
+            bytes=self._segment.bytes * answers.num_rows / self._segment.requests,
+            tokens=pc.sum(tokens).as_py(),
+            squares=pc.sum(pc.multiply(work, work)).as_py(),
+            in_flight=1.0,
+            limit=self._limit,
+        )
+        engine_seconds = pc.sum(answers["seconds"]).as_py() or 0.0
         answered, unanswered = segments.beside(session, self._segment)
         unanswered += self._unanswered
+        in_flight = max(1.0, min(self._limit, unanswered))
         measured_at = speeds.measured_at(session, *self._key[:2])
+        speed = speeds.locked(session, *self._key)
         first, self._begun = not self._begun, True
         if first:
             alone = not any(answered.values()) and measured_at <= self._at
-            passed = self._answering(session, answers, amounts, passed, alone=alone)
+            longest = pc.max(answers["seconds"]).as_py()
+            if longest is None:  # the engine does not say; what the measured speed does not explain is the lead
+                longest = speeds.answering_seconds(speed, speeds.work(new.requests, new.tokens))
+            answering = min(passed, max(LEAST_SECONDS, longest, engine_seconds / self._limit))
+            if alone:  # the engine had no other requests
+                speeds.measure_duration(session, "lead", *self._key[:2], passed - answering)
+            passed = float(answering)
         # What another segment has measured meanwhile would count twice.
-        seconds = now - measured_at if measured_at > self._at else passed
-        began_at, class_measured_at = speeds.begun(session, *self._key)
-        had_none = first and not answered.get(self._segment.request_class) and class_measured_at <= self._at
-        if had_none or began_at is None:
-            began_at = now - passed
-            speeds.begin(session, *self._key, began_at, min(self._limit, unanswered))
-        if not began_at:
-            speeds.measure(session, *self._key, self._measurement(amounts, seconds, min(self._limit, unanswered)))
+        seconds = max(LEAST_SECONDS, now - measured_at) if measured_at > self._at else passed
+        had_none = first and not answered.get(self._segment.request_class) and speed.measured_at <= self._at
+        if had_none or not (speed.began_at or speed.measurements):
+            speeds.begin(speed, now - passed, in_flight)
+        elif not speed.began_at:
+            speeds.measure(speed, replace(new, seconds=seconds, in_flight=in_flight))
             return seconds
         # All these requests began after the engine got the first of them, so their seconds say how many were in it.
-        seconds = max(LEAST_SECONDS, seconds)
-        first_ones = self._measurement(amounts, seconds, amounts.seconds / seconds or amounts.requests)
+        first_ones = replace(new, seconds=seconds, in_flight=max(1.0, engine_seconds / seconds or new.requests))
         full = unanswered - answers.num_rows >= self._limit  # whatever has ended was replaced
-        speeds.measure_first(session, *self._key, first_ones, full=full and not first)
+        speeds.measure_first(speed, first_ones, full=full and not first)
         return seconds
-
-    def _answering(
-        self, session: Session, answers: pa.Table, amounts: _Amounts, passed: float, *, alone: bool
-    ) -> float:
-        """Return how long the engine had the first requests, after the lead. `alone`: it had no others."""
-        longest = pc.max(answers["seconds"]).as_py()
-        if longest is None:  # the engine does not say; what the measured speed does not explain is the lead
-            longest = speeds.answering_seconds(session, *self._key, speeds.work(amounts.requests, amounts.tokens))
-        answering = min(passed, max(LEAST_SECONDS, longest, amounts.seconds / self._limit))
-        if alone:
-            speeds.measure_duration(session, "lead", *self._key[:2], passed - answering)
-        return float(answering)
-
-    def _measurement(self, amounts: _Amounts, seconds: float, in_flight: float) -> Measurement:
-        return Measurement(
-            seconds=max(LEAST_SECONDS, seconds),
-            requests=amounts.requests,
-            bytes=self._segment.bytes * amounts.requests / self._segment.requests,
-            tokens=amounts.tokens,
-            squares=amounts.squares,
-            in_flight=max(1.0, in_flight),
-            limit=self._limit,
-        )

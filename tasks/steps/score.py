@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from batchyard import json_lines
 from batchyard.comparing.patterns import InvalidPattern, compiled
 from batchyard.comparing.values import matches
 from store.formats import scores as score_lines
@@ -77,7 +78,7 @@ def score(results: Results, options: ScoreOptions) -> Mapping[str, Any]:
                 "expected": _expected(row.body),
                 "answer": row.text,
             }
-            scores.write(score_lines.line(entry | ({"error": error} if error else {})))
+            scores.write(json_lines.line(entry | ({"error": error} if error else {})))
     total = sum(counts["total"] for counts in tasks.values())
     correct_total = sum(counts["correct"] for counts in tasks.values())
     totals = {

@@ -49,23 +49,25 @@ def deliver(context: AppContext, delivery_id: str, attempts: int) -> None:
         attempt = webhooks.begin(session, delivery_id, attempts)
     if attempt is None:
         return
+    number = attempts + 1
     with _span(context, attempt.event) as span:
-        status, minimum_wait, error = send(context, attempt.url, attempt.secrets, attempt.event)
-        span.set({"batchyard.attempt": attempt.number, "http.response.status_code": status})
+        secrets = webhooks.secrets_of(attempt.webhook)
+        status, minimum_wait, error = send(context, attempt.url, secrets, attempt.event)
+        span.set({"batchyard.attempt": number, "http.response.status_code": status})
         if error is not None:
             span.fail("undelivered")
     gone = status == GONE
-    final = error is None or gone or attempt.number >= ATTEMPTS
-    wait = None if final else pause(attempt.number, minimum_wait)
+    final = error is None or gone or number >= ATTEMPTS
+    wait = None if final else pause(number, minimum_wait)
     with context.database.write() as session:
         if gone:
-            webhooks.disable(session, attempt.webhook_id)
+            webhooks.disable(session, attempt.webhook.id)
         webhooks.record_outcome(session, attempt, status_code=status, error=error, wait=wait)
-    ids = {"delivery_id": delivery_id, "webhook_id": attempt.webhook_id, "event_id": attempt.event.id}
+    ids = {"delivery_id": delivery_id, "webhook_id": attempt.webhook.id, "event_id": attempt.event.id}
     if error is None:
-        log.info("event delivered", extra={**ids, "attempt": attempt.number})
+        log.info("event delivered", extra={**ids, "attempt": number})
     else:
-        log.warning("event not delivered: %s", error, extra={**ids, "attempt": attempt.number, "again_in": wait})
+        log.warning("event not delivered: %s", error, extra={**ids, "attempt": number, "again_in": wait})
     enqueue_due(context)
 
 
@@ -82,17 +84,16 @@ def send(context: AppContext, url: str, secrets: list[str], event: Event) -> tup
     """Return (status of the response, seconds of its Retry-After, why the event was not delivered)."""
     body, headers = signed(event, secrets)
     try:
-        response = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
+        status, again = outbound.post(url, body, headers, allow_private=context.settings.webhooks_allow_private)
     except RequestError as error:
         return None, 0.0, error.message
     except OSError as error:
         return None, 0.0, str(error) or type(error).__name__
     except HTTPException:  # its text quotes the receiver, and is not passed on
         return None, 0.0, "the receiver's answer is not HTTP"
-    if 200 <= response.status < 300:
-        return response.status, 0.0, None
-    minimum_wait = retry_after(response.retry_after, time.time()) or 0.0
-    return response.status, minimum_wait, f"the receiver answered {response.status}"
+    if 200 <= status < 300:
+        return status, 0.0, None
+    return status, retry_after(again, time.time()) or 0.0, f"the receiver answered {status}"
 
 
 def payload(event: Event) -> dict[str, Any]:

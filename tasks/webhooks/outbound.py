@@ -9,7 +9,6 @@ import ssl
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from urllib.parse import SplitResult, urlsplit
@@ -26,14 +25,6 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _RELAYS = IPv4Network("192.88.99.0/24")
 _DOCUMENTATION = IPv6Network("3fff::/20")
 _PRIVATE = "the host's address is not a public one; BATCHYARD_WEBHOOKS_ALLOW_PRIVATE=1 allows such"
-
-
-@dataclass(frozen=True)
-class ReceiverAnswer:
-    """The head of a response; `retry_after` is the raw header."""
-
-    status: int
-    retry_after: str | None
 
 
 def check(url: str, *, allow_private: bool) -> SplitResult:
@@ -67,8 +58,8 @@ def check_callback(url: str | None, *, allow_private: bool) -> None:
         raise RequestError(message, code=error.code, param="callback_url") from None
 
 
-def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> ReceiverAnswer:
-    """Send a POST request, and return the head of the response. Raises RequestError, OSError, HTTPException."""
+def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool) -> tuple[int, str | None]:
+    """Send a POST request. Return status and Retry-After. Raises RequestError, OSError, HTTPException."""
     parts = check(url, allow_private=allow_private)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     addresses = _addresses(host, port, allow_private=allow_private)
@@ -87,7 +78,7 @@ def post(url: str, body: bytes, headers: dict[str, str], *, allow_private: bool)
 
 def _exchange(
     connection: HTTPConnection, parts: SplitResult, body: bytes, headers: dict[str, str], deadline: float
-) -> ReceiverAnswer:
+) -> tuple[int, str | None]:
     # A socket's timeout is per read, so a receiver that sends a byte now and then would never reach it.
     guard = threading.Timer(deadline - time.monotonic(), _shut_down, [connection.sock])
     guard.daemon = True
@@ -97,7 +88,7 @@ def _exchange(
         connection.request("POST", target, body, {"Host": parts.netloc, **headers})
         response = connection.getresponse()
         if time.monotonic() < deadline:
-            return ReceiverAnswer(response.status, response.getheader("Retry-After"))
+            return response.status, response.getheader("Retry-After")
     except (OSError, HTTPException):
         if time.monotonic() < deadline:
             raise

@@ -16,7 +16,6 @@ from batchyard.comparing import histogram
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import TRANSITIONS
 from store import batches, events, queue, segments
-from store.batches import PlannedSegment
 from store.database import Database
 from store.keys import Principal
 from store.records import Batch, Segment
@@ -52,7 +51,7 @@ def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Dat
             session,
             batch,
             plan_sha256="1" * 64,
-            segments=[PlannedSegment("echo", 3), PlannedSegment("other", 2)],
+            segments=[Segment(model="echo", requests=3), Segment(model="other", requests=2)],
             models={"echo": {}, "other": {}},
             simulated=True,
             refused={0: "2" * 64, 1: "3" * 64},
@@ -68,7 +67,7 @@ def test_a_plan_whose_requests_are_all_refused_is_done_and_counted(database: Dat
 def test_of_a_plan_only_what_is_not_refused_is_left_to_run(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch()
     with database.write() as session:
-        planned = [PlannedSegment("echo", 3), PlannedSegment("echo", 2)]
+        planned = [Segment(model="echo", requests=3), Segment(model="echo", requests=2)]
         models = {"echo": {"name": "echo", "engine": "echo"}}
         batches.plan(
             session, batch, plan_sha256="1" * 64, segments=planned, models=models, simulated=True, refused={0: "2" * 64}

@@ -42,7 +42,7 @@ def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(
     purge(retention.events(later))
     with database.read() as session:
         assert set(session.scalars(select(Event.type))) == {"file.deleted", "batch.paused"}
-        olds = [*retention.batches(session, later), *retention.others(later, later)]
+        olds = [*retention.work(session, Batch, later), *retention.others(later, later)]
     purge(olds)
     with database.read() as session:
         assert (session.scalars(select(Event.type)).all(), session.scalars(select(Batch.id)).all()) == ([], [])

@@ -23,7 +23,7 @@ def hold(database: Database, model: str = "echo", reason: str = "no weights") ->
 def die(database: Database, batch: Batch, engine: str, reason: str = "killed") -> bool:
     with database.write() as session:
         return holds.record_death(
-            session, batch.id, model="echo", engine=engine, replica=0, reason=reason, requests=3, next_="runs_alone"
+            session, batch.id, model="echo", engine=engine, replica=0, reason=reason, requests=3, next="runs_alone"
         )
 
 
@@ -177,7 +177,7 @@ def test_a_death_that_live_requests_and_a_batch_see_is_one_death_of_the_model(
     assert die(database, new_batch(1), "first")
     for engine, is_new in (("first", False), ("second", True), ("second", False)):
         with database.write() as session:
-            death = {"engine": engine, "reason": "killed by signal 9", "requests": 0, "next_": "starts_again"}
+            death = {"engine": engine, "reason": "killed by signal 9", "requests": 0, "next": "starts_again"}
             assert holds.record_death(session, None, model="echo", replica=0, **death) is is_new  # type: ignore[arg-type]
     with database.read() as session:
         failure = holds.failures(session)["echo"]
@@ -190,7 +190,7 @@ def test_a_death_that_live_requests_and_a_batch_see_is_one_death_of_the_model(
 def test_a_death_without_a_batch_is_one_event_of_each_project_with_an_admin_key(
     database: Database, project: str
 ) -> None:
-    death = {"model": "echo", "engine": "1", "replica": 2, "reason": "killed", "requests": 0, "next_": "starts_again"}
+    death = {"model": "echo", "engine": "1", "replica": 2, "reason": "killed", "requests": 0, "next": "starts_again"}
     with database.write() as session:
         keys.create(session, "plain")
         admins = {keys.create(session, name, admin=True).project for name in ("operators", "others")}

@@ -43,8 +43,8 @@ def test_a_batch_goes_with_all_that_refers_to_it_once_it_ended_long_ago(
     ended, running = new_batch(1, 1), new_batch(1)
     end(database, ended, time.time())
     with database.write() as session:
-        assert retention.batches(session, time.time() - DAY) == []
-        rows = retention.batches(session, LATER)
+        assert retention.work(session, Batch, time.time() - DAY) == []
+        rows = retention.work(session, Batch, LATER)
         assert Counter(old(session, rows)) == Counter({"Batch": 1, "Segment": 2})
         for entry in rows:
             retention.purge(session, entry, retention.find(session, entry) or [])
@@ -60,8 +60,8 @@ def test_a_batch_and_a_job_that_began_long_ago_stay_if_they_have_just_ended(
     for work in (new_batch(1), job):
         end(database, work, LATER + 1)
     with database.write() as session:
-        assert retention.batches(session, LATER) == retention.jobs(session, LATER) == []
-        assert retention.batches(session, LATER + DAY) and retention.jobs(session, LATER + DAY)
+        assert retention.work(session, Batch, LATER) == retention.work(session, Job, LATER) == []
+        assert retention.work(session, Batch, LATER + DAY) and retention.work(session, Job, LATER + DAY)
 
 
 def test_a_batch_goes_after_its_events(database: Database, new_batch: Callable[..., Batch]) -> None:
@@ -70,7 +70,7 @@ def test_a_batch_goes_after_its_events(database: Database, new_batch: Callable[.
     with database.write() as session:
         events.record(session, session.get_one(Batch, batch.id), "batch.completed")
         session.flush()
-        assert retention.batches(session, LATER) == []
+        assert retention.work(session, Batch, LATER) == []
         assert old(session, retention.events(LATER)) == {"Delivery": 0, "Event": 1}
 
 

@@ -38,10 +38,10 @@ def known(database: Database) -> Throughput | None:
 def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
     assert known(database) is None
     with database.write() as session:
-        speeds.measure_first(session, *KEY, measured(3.0, 10, 90))
+        speeds.measure_first(speeds.locked(session, *KEY), measured(3.0, 10, 90))
         for _ in range(5):
-            speeds.measure(session, *KEY, measured(1.0, 20, 380))
-        speeds.measure_first(session, *KEY, measured(5.0, 40, 760))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, 20, 380))
+        speeds.measure_first(speeds.locked(session, *KEY), measured(5.0, 40, 760))
     throughput = known(database)
     assert throughput is not None
     assert throughput.work_per_second == pytest.approx(400)
@@ -55,7 +55,7 @@ def test_a_speed_is_work_by_the_engines_time(database: Database) -> None:
 def test_first_answers_are_the_speed_until_there_is_a_better_one(database: Database) -> None:
     with database.write() as session:
         for _ in range(3):
-            speeds.measure_first(session, *KEY, measured(2.0, 10))
+            speeds.measure_first(speeds.locked(session, *KEY), measured(2.0, 10))
     throughput = known(database)
     assert throughput is not None
     assert (throughput.work_per_second, throughput.measurements) == (pytest.approx(5), 0.0)
@@ -63,7 +63,7 @@ def test_first_answers_are_the_speed_until_there_is_a_better_one(database: Datab
 
 def test_a_speed_says_how_little_it_knows_of_more_requests_at_once(database: Database) -> None:
     with database.write() as session:
-        speeds.measure_first(session, *KEY, measured(0.2, 8, in_flight=8))
+        speeds.measure_first(speeds.locked(session, *KEY), measured(0.2, 8, in_flight=8))
     throughput = known(database)
     assert throughput is not None
     assert throughput.speed(8) == (pytest.approx(40), pytest.approx(0))
@@ -78,9 +78,9 @@ def test_what_was_measured_with_few_requests_at_once_gives_way_to_what_is_measur
 ) -> None:
     with database.write() as session:
         for _ in range(600):
-            speeds.measure(session, *KEY, measured(1.0, 40, in_flight=8))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, 40, in_flight=8))
         for _ in range(6):
-            speeds.measure(session, *KEY, measured(1.0, 500, in_flight=100))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, 500, in_flight=100))
     throughput = known(database)
     assert throughput is not None
     speed, doubt = throughput.speed(1200)
@@ -91,8 +91,8 @@ def test_what_was_measured_with_few_requests_at_once_gives_way_to_what_is_measur
 def test_a_few_answers_beside_many_others_displace_nothing(database: Database) -> None:
     with database.write() as session:
         for _ in range(60):
-            speeds.measure(session, *KEY, measured(1.0, 40, in_flight=8))
-        speeds.measure(session, *KEY, measured(0.1, 1, in_flight=100))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, 40, in_flight=8))
+        speeds.measure(speeds.locked(session, *KEY), measured(0.1, 1, in_flight=100))
     throughput = known(database)
     assert throughput is not None
     assert throughput.requests > 2000
@@ -102,7 +102,7 @@ def test_a_few_answers_beside_many_others_displace_nothing(database: Database) -
 def test_the_spread_of_single_requests_is_measured(database: Database) -> None:
     with database.write() as session:
         for tokens in (9, 29):  # ten requests of 10 and ten of 30
-            speeds.measure(session, *KEY, measured(1.0, 10, 10 * tokens))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, 10, 10 * tokens))
     throughput = known(database)
     assert throughput is not None and throughput.request_spread == pytest.approx(0.5, rel=0.01)
 
@@ -127,8 +127,8 @@ def test_a_duration_has_a_fixed_part_and_one_that_grows(database: Database) -> N
 
 def test_a_speed_of_another_configuration_is_not_this_ones(database: Database) -> None:
     with database.write() as session:
-        speeds.measure(session, "m", "other", "decode", measured(1.0, 20))
-        speeds.measure(session, "m", SPEC.config_sha256, "prefill", measured(1.0, 30))
+        speeds.measure(speeds.locked(session, "m", "other", "decode"), measured(1.0, 20))
+        speeds.measure(speeds.locked(session, "m", SPEC.config_sha256, "prefill"), measured(1.0, 30))
     assert known(database) is None
 
 
@@ -136,7 +136,7 @@ def test_a_speed_follows_a_machine_that_has_become_slower(database: Database) ->
     with database.write() as session:
         for speed in (100, 20):
             for _ in range(120):
-                speeds.measure(session, *KEY, measured(10.0, 10 * speed))
+                speeds.measure(speeds.locked(session, *KEY), measured(10.0, 10 * speed))
     throughput = known(database)
     assert throughput is not None
     old = math.exp(-1200 / speeds.MEMORY_SECONDS)
@@ -147,7 +147,7 @@ def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
     rng = random.Random(3)
     with database.write() as session:
         for _ in range(400):
-            speeds.measure(session, *KEY, measured(1.0, round(rng.gauss(1000, 200))))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, round(rng.gauss(1000, 200))))
     throughput = known(database)
     assert throughput is not None
     assert throughput.spread == pytest.approx(0.2, rel=0.15)
@@ -157,8 +157,8 @@ def test_the_spread_is_that_of_the_measurements(database: Database) -> None:
 def test_a_part_right_after_another_segments_does_not_widen_the_spread(database: Database) -> None:
     with database.write() as session:
         for _ in range(50):
-            speeds.measure(session, *KEY, measured(1.0, 100))
-        speeds.measure(session, *KEY, measured(0.001, 100))
+            speeds.measure(speeds.locked(session, *KEY), measured(1.0, 100))
+        speeds.measure(speeds.locked(session, *KEY), measured(0.001, 100))
     throughput = known(database)
     assert throughput is not None and throughput.spread < 0.5
 
@@ -166,7 +166,7 @@ def test_a_part_right_after_another_segments_does_not_widen_the_spread(database:
 def test_segments_that_measure_a_model_first_at_the_same_moment_are_all_counted(database: Database) -> None:
     def one(_: int) -> None:
         with database.write() as session:
-            speeds.measure(session, *KEY, measured(0.001, 10))
+            speeds.measure(speeds.locked(session, *KEY), measured(0.001, 10))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(24)))

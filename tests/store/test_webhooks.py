@@ -51,7 +51,7 @@ def settle(database: Database, attempt: webhooks.DeliveryAttempt | None, **outco
     with database.write() as session:
         webhooks.record_outcome(session, attempt, **outcome)
     with database.read() as session:
-        return session.get_one(Delivery, attempt.delivery_id)
+        return session.get_one(Delivery, attempt.delivery.id)
 
 
 def let_time_pass(database: Database) -> None:
@@ -116,7 +116,7 @@ def test_of_two_messages_for_one_attempt_one_begins_it(database: Database, proje
         attempts = [
             attempt for attempt in pool.map(lambda _: begin(database, claimed), range(4)) if attempt is not None
         ]
-    assert [attempt.number for attempt in attempts] == [1]
+    assert [attempt.delivery.attempts for attempt in attempts] == [1]
 
 
 def test_a_lost_message_and_a_dead_sender_are_found_again_and_the_dead_one_records_nothing(
@@ -235,7 +235,7 @@ def test_a_webhook_is_deleted_with_its_deliveries_while_one_is_being_sent(
     assert attempt is not None
     with database.write() as session:
         webhooks.record_outcome(session, attempt, status_code=200)
-        assert webhooks.begin(session, attempt.delivery_id, 1) is None
+        assert webhooks.begin(session, attempt.delivery.id, 1) is None
     assert deliveries(database) == []
     with database.read() as session:
         assert [recorded.id for recorded in events.page(session, batch, after=None, limit=9)[0]] == [event.id]
@@ -289,7 +289,7 @@ def test_a_new_secret_signs_alone_or_for_a_day_together_with_the_one_before(
     assert webhooks.secrets_of(second) == [second.secret, first.secret]
     attempt = begin(database, claim(database)[0])
     assert attempt is not None
-    assert attempt.secrets == [second.secret, first.secret]
+    assert webhooks.secrets_of(attempt.webhook) == [second.secret, first.secret]
     assert second.secret not in repr(attempt)
     with monkeypatch.context() as patched:
         patched.setattr(webhooks, "now", lambda: now() + 24 * 3600)

@@ -16,10 +16,9 @@ from sqlalchemy import insert, select
 from batchyard import settings
 from store import batches, files, keys
 from store.accounting.months import Month
-from store.batches import PlannedSegment
 from store.formats import rows
 from store.formats.results import ERRORS, OUTPUT
-from store.records import Batch, DailyUsage, File, Project, new_id, now
+from store.records import Batch, DailyUsage, File, Project, Segment, new_id, now
 from tasks.context import AppContext, build
 from tests.support.batches import create_batch
 from tests.support.rows_of_files import of_files
@@ -46,10 +45,8 @@ def fill(context: AppContext, number: int) -> str:
         session.execute(insert(DailyUsage), [_usage(number, row) for number, row in enumerate(ended)])
         for _ in range(20):
             running = create_batch(session, source, request_metadata=METADATA)
-            segment = PlannedSegment("echo", 1000, 100_000)
-            batches.plan(
-                session, running, plan_sha256="1" * 64, segments=[segment] * 5, models=_models(), simulated=True
-            )
+            planned = [Segment(model="echo", requests=1000, bytes=100_000) for _ in range(5)]
+            batches.plan(session, running, plan_sha256="1" * 64, segments=planned, models=_models(), simulated=True)
         return _large(context, session, project_id)
 
 
@@ -108,7 +105,7 @@ def _large(context: AppContext, session: Any, project_id: str) -> str:
     contents = {name: "\n".join([*texts, ""]).encode() for name, texts in lines.items()}
     source = _file(context, session, project_id, "large.jsonl", contents["source"])
     batch = create_batch(session, source, request_metadata=METADATA)
-    segments = [PlannedSegment("echo", LINES)]
+    segments = [Segment(model="echo", requests=LINES)]
     batches.plan(session, batch, plan_sha256="1" * 64, segments=segments, models=_models(), simulated=True)
     artifacts = {
         name: batches.add_artifact(session, batch, name, context.artifacts.put(contents[name]), len(contents[name]), 1)

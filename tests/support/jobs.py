@@ -15,9 +15,8 @@ from jobs.submission.creation import JobRequest
 from store import segments
 from store.database import Database
 from store.formats import asks
-from store.intake.appends import AddedSegment
 from store.jobs import lifecycle, stages
-from store.records import Batch, Job, Project
+from store.records import Batch, Job, Project, Segment
 from tasks.context import AppContext
 from tasks.finishing import finalize
 from tests.support.planned import answers, append, finish_segment, started
@@ -53,8 +52,9 @@ def start_job(session: Session, project_id: str, *, total: int = 3, **changes: A
     return job
 
 
-def planned(requests: int = 2, *, model: str = "echo", plan: str = "1", row_group: int = 0) -> AddedSegment:
-    return AddedSegment(model, requests, 100 * requests, "decode", plan * 64, row_group)
+def planned(requests: int = 2, *, model: str = "echo", plan: str = "1", row_group: int = 0) -> Segment:
+    size = 100 * requests
+    return Segment(model=model, requests=requests, bytes=size, plan_sha256=plan * 64, row_group=row_group)
 
 
 def open_stage(session: Session, job: Job, number: int = 0, name: str = "argue") -> Batch:
@@ -87,7 +87,8 @@ def ask(
     ]
     with context.artifacts.create() as file:
         asks.write(file, [pa.Table.from_pylist(rows, schema=asks.SCHEMA)])
-    segment = AddedSegment("echo", len(rows), 100 * len(rows), "decode", file.sha256, 0)
+    size = 100 * len(rows)
+    segment = Segment(model="echo", requests=len(rows), bytes=size, plan_sha256=file.sha256, row_group=0)
     with context.database.write() as session:
         stages.extend(session, batch.id, [segment])
 

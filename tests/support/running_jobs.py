@@ -17,7 +17,7 @@ from jobs.catalogue import catalogue_of
 from jobs.items import listing
 from jobs.kinds.flow import FLOW
 from store import segments
-from store.formats import asks, chunks, items, job_chunks
+from store.formats import asks, chunks, items, job_chunks, plan
 from store.jobs import chunk_records, lifecycle
 from store.jobs import stages as stage_records
 from store.keys import Principal
@@ -78,7 +78,8 @@ class Running:
         with self.context.database.write() as session:
             (batch_id,) = [own.batch_id for own in stage_records.of_job(session, self.id) if own.name == stage]
             for segment in session.scalars(select(Segment).where(Segment.batch_id == batch_id)):
-                table = asks.read(self.context.artifacts, segment.plan_sha256 or "", segment.row_group or 0)
+                place = segment.plan_sha256 or "", segment.row_group or 0
+                table = plan.segment(self.context.artifacts, *place, columns=asks.SCHEMA.names)
                 rows = [
                     {"line": row["line"], "ok": True, "answer": _echoed(row["body"]), "seconds": 0.5}
                     for row in table.to_pylist()
@@ -95,7 +96,7 @@ class Running:
             name: sorted(
                 custom_id
                 for place in places
-                for custom_id in asks.read(self.context.artifacts, *place)["custom_id"].to_pylist()
+                for custom_id in plan.segment(self.context.artifacts, *place)["custom_id"].to_pylist()
             )
             for name, places in plans.items()
         }

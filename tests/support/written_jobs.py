@@ -16,7 +16,6 @@ from batchyard.endpoints import output_lines
 from jobs.catalogue import catalogue_of
 from jobs.items import detail, listing, states, stream
 from store.formats import asks, chunks, items, job_chunks
-from store.intake.appends import AddedSegment
 from store.jobs import chunk_records, lifecycle, stages
 from store.records import Batch, Job, ResultChunk, Segment
 from tasks.context import AppContext
@@ -97,7 +96,7 @@ class Written:
             )
         with self.context.artifacts.create() as file:
             asks.write(file, [pa.Table.from_pylist(rows, schema=asks.SCHEMA)])
-        segment = AddedSegment("echo", len(rows), 100, "decode", file.sha256, 0)
+        segment = Segment(model="echo", requests=len(rows), bytes=100, plan_sha256=file.sha256, row_group=0)
         with self.context.database.write() as session:
             stages.extend(session, self.batches[stage], [segment])
         return [row["line"] for row in rows]

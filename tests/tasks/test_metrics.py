@@ -62,7 +62,7 @@ def test_the_file_in_the_data_folder_has_the_engines_as_json(connected: AppConte
 def test_of_the_jobs_due_first_the_times_are_known(
     connected: AppContext, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "BATCHES", 2)
+    monkeypatch.setattr(metrics, "MOST", 2)
     with connected.database.write() as session:
         jobs = [start_job(session, project, completion_window=window).id for window in ("24h", "1h", "2h")]
         ended = start_job(session, project, completion_window="1h")

@@ -219,7 +219,9 @@ def measure(context: AppContext, *models: str) -> None:
     with context.database.write() as session:
         for model in models:
             for _ in range(3):
-                speeds.measure(session, model, context.models[model].config_sha256, "decode", measurement)
+                speeds.measure(
+                    speeds.locked(session, model, context.models[model].config_sha256, "decode"), measurement
+                )
 
 
 @pytest.fixture

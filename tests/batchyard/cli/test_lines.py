@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from batchyard.cli import requests
 from batchyard.endpoints.catalog import CHAT
 from batchyard.models import ModelSpec
+from batchyard.settings import Settings
 from tasks.intake.validation import ValidationReport, Validator
 from tests.support.stacks import a_chat
 
@@ -77,7 +78,7 @@ def test_a_line_that_is_no_json_is_left_to_the_server_which_refuses_it_alone(tmp
     assert requests.endpoint_of(source) == CHAT.path
     requests.with_model(source, "echo", target)
     report, models = ValidationReport(), {"echo": ModelSpec(name="echo", engine="echo")}
-    Validator(models, CHAT.path, 10).run(io.BytesIO(target.read_bytes()), None, report)
+    Validator(models, CHAT.path, Settings()).run(io.BytesIO(target.read_bytes()), None, report)
     assert [(error["line"], error["code"]) for error in report.errors] == [(1, "invalid_json_line")]
 
 

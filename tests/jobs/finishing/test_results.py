@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from jobs.finishing.results import JobResults, StepResults
 from store.jobs import chunk_records
-from store.jobs.chunk_records import JobChunkEntry
+from store.records import JobChunk
 from tasks.context import AppContext
 from tests.support.webapps import on_sqlite
 from tests.support.written_jobs import NUMBERS, TOTAL, Written
@@ -34,7 +34,7 @@ def results(written: Written, tmp_path: Path) -> Iterator[JobResults]:
         yield JobResults(written.context, written.job, chunks, "expired", file, tmp_path)
 
 
-def chunks_of(written: Written) -> list[JobChunkEntry]:
+def chunks_of(written: Written) -> Sequence[JobChunk]:
     with written.context.database.read() as session:
         return chunk_records.of_job(session, written.job.id, "result")
 

@@ -51,7 +51,7 @@ def measured(context: AppContext) -> None:
     """Ten requests a second, and eight in flight."""
     measurement = Measurement(60, requests=600, bytes=60_000, tokens=5400, squares=150_000, in_flight=8, limit=8)
     with context.database.write() as session:
-        speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+        speeds.measure(speeds.locked(session, "echo", context.models["echo"].config_sha256, "decode"), measurement)
 
 
 def test_items_and_requests_are_counted_to_the_limit_of_the_options(outlook: Outlook) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from store.accounting import stopping
-from store.accounting.stopping import CHUNKS, ERROR, Starts, evidence
+from store.accounting.stopping import CHUNKS, ERROR, evidence, exceeded
 from store.database import Database
 from store.records import Batch, Event
 from tests.support.planned import started
@@ -49,8 +49,8 @@ def run(wrong: np.ndarray, limit: float, in_flight: int = 64) -> int | None:
     last = np.column_stack((chunks, LOOK - chunks))
     for number in range(1, len(last)):
         since = last[max(0, number - CHUNKS) : number]
-        starts = Starts.whole(last[:number, 0].sum(), number * LOOK).beside(Starts.of_chunks(number, since))
-        if starts.exceeds(limit, in_flight) is not None:
+        found = last[:number, 0].sum()
+        if exceeded(limit, found, number * LOOK, in_flight, (number, since)) is not None:
             return number * LOOK
     return None
 

@@ -35,7 +35,7 @@ def test_what_is_written_meanwhile_is_in_no_snapshot(
     postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite's copy is one step; PostgreSQL's tables are read one after the other."""
-    database, insertion = Database(postgresql_url), rows._insertion
+    database, insertion = Database(postgresql_url), rows.insert
     fill(database)
 
     def write(table: Table) -> Insert:
@@ -45,7 +45,7 @@ def test_what_is_written_meanwhile_is_in_no_snapshot(
         return insertion(table)
 
     assert Base.metadata.sorted_tables[0].name == "durations"
-    monkeypatch.setattr(rows, "_insertion", write)
+    monkeypatch.setattr(rows, "insert", write)
     rows.snapshot(database, tmp_path / "copy.db")
     copy = Database(f"sqlite:///{tmp_path / 'copy.db'}")
     for source, number in ((database, 4), (copy, 3)):

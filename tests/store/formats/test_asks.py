@@ -44,7 +44,7 @@ def test_each_table_is_one_row_group_however_many_requests_it_has(artifacts: Art
     tables = [segment_table(1, 3), large, segment_table(4, 1)]
     sha256 = write(artifacts, *tables)
     for row_group, table in enumerate(tables):
-        assert asks.read(artifacts, sha256, row_group).equals(table)
+        assert plan.segment(artifacts, sha256, row_group, asks.SCHEMA.names).equals(table)
 
 
 def test_a_segment_of_a_job_is_read_as_any_other(artifacts: Artifacts) -> None:
@@ -58,7 +58,7 @@ def test_a_segment_of_a_job_is_read_as_any_other(artifacts: Artifacts) -> None:
 
 def test_single_columns_are_read(artifacts: Artifacts) -> None:
     sha256 = write(artifacts, segment_table(7, 2))
-    table = asks.read(artifacts, sha256, 0, ["line", "ask"])
+    table = plan.segment(artifacts, sha256, 0, ["line", "ask"])
     assert table.to_pydict() == {"line": [7, 8], "ask": [b"\7" * 16, b"\10" * 16]}
 
 
@@ -70,4 +70,4 @@ def test_a_table_of_another_shape_is_no_segment(artifacts: Artifacts) -> None:
 def test_a_damaged_plan_is_an_error_that_names_it(artifacts: Artifacts) -> None:
     sha256 = artifacts.put(b"no Parquet at all")
     with pytest.raises(BatchyardError, match=f"plan {sha256} .* cannot be read"):
-        asks.read(artifacts, sha256, 0)
+        plan.segment(artifacts, sha256, 0)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.models import ModelSpec
+from batchyard.settings import Settings
 from inference.requests import ordering
 from store.artifacts import Artifacts
 from store.formats import plan
@@ -36,7 +37,7 @@ def planned(artifacts: Artifacts, lines: list[dict[str, Any]], size: int = 1000)
     with artifacts.create() as file:
         writer = PlanWriter(file, dict.fromkeys(MODELS, SegmentSize(size)), artifacts)
         source = io.BytesIO(b"\n".join(json.dumps(line).encode() for line in lines))
-        Validator(MODELS, CHAT, 100_000).run(source, writer, report)
+        Validator(MODELS, CHAT, Settings(max_requests=100_000)).run(source, writer, report)
         writer.close()
     assert not report.errors
     with artifacts.open(file.sha256) as content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from batchyard import json_lines
 from store.artifacts import Artifacts
 from store.formats import scores
 
@@ -20,7 +21,7 @@ def test_scores_are_read_in_the_order_of_their_lines(artifacts: Artifacts) -> No
         }
         for line in range(1, scores.PIECE + 3)
     ]
-    sha256 = artifacts.put(b"".join(map(scores.line, entries)))
+    sha256 = artifacts.put(b"".join(map(json_lines.line, entries)))
     table = scores.read(artifacts, sha256)
     assert table.to_pylist() == [{name: entry[name] for name in scores.SCHEMA.names} for entry in entries]
     assert json.loads(artifacts.read(sha256).splitlines()[0]) == entries[0]

@@ -56,7 +56,7 @@ def test_a_jobs_chunks_are_in_the_order_of_adding_and_each_is_there_once(databas
         assert not chunk_records.add(session, job.id, "result", "1" * 64, 5)
     with database.read() as session:
         everything = chunk_records.of_job(session, job.id)
-        assert [(kind, sha256[0], rows) for _, kind, sha256, rows in everything] == [
+        assert [(chunk.kind, chunk.sha256[0], chunk.rows) for chunk in everything] == [
             ("result", "1", 5),
             ("judgement", "0", 7),
             ("result", "2", 6),

@@ -80,7 +80,7 @@ def test_a_batch_that_is_paused_while_it_is_validated_starts_nothing_afterwards(
     batch = new_batch()
     pause(database, me, batch)
     with database.write() as session:
-        segment = batches.PlannedSegment("echo", 3)
+        segment = Segment(model="echo", requests=3)
         batches.plan(session, batch, plan_sha256="1" * 64, segments=[segment], models={"echo": {}}, simulated=True)
     with database.read() as session:
         assert session.get_one(Batch, batch.id).status == "in_progress"

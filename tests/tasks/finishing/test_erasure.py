@@ -152,7 +152,7 @@ def test_cached_answers_go_with_the_batch_that_computed_them_and_none_comes_late
     context: AppContext, me: Principal, upload: Upload
 ) -> None:
     one, two = an_ended_batch(context, upload(b"one")), an_ended_batch(context, upload(b"two"))
-    answer = cache.StoredAnswer.of(b"{}", 1, 0, 1)
+    answer = cache.columns(b"{}", input_tokens=1, cached_tokens=0, output_tokens=1)
     with context.database.write() as session:
         cache.add(session, me.project_id, {f"{number:04}": answer for number in range(2 * cache.CHUNK)}, one.id)
         cache.add(session, me.project_id, {"b": answer}, two.id)

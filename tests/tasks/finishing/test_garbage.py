@@ -19,7 +19,6 @@ from sqlalchemy import func, select, update
 
 from store import batches, files
 from store.artifacts import INCOMING, SHARDS
-from store.batches import PlannedSegment
 from store.records import Batch, File, ResultChunk, Segment
 from tasks.context import AppContext
 from tasks.finishing import garbage
@@ -68,7 +67,7 @@ def a_running_batch(context: AppContext, source: File) -> Batch:
             session,
             batch,
             plan_sha256=context.artifacts.put(b"plan"),
-            segments=[PlannedSegment("echo", 1)],
+            segments=[Segment(model="echo", requests=1)],
             models={"echo": {"name": "echo", "engine": "echo"}},
             simulated=True,
         )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.errors import RequestError
+from batchyard.errors import RequestError, TooLargeError
+from batchyard.request_lines.lines import REFUSED
 from batchyard.tables.template import Template
 from store.artifacts import ArtifactWriter
 from tasks.context import AppContext
@@ -90,3 +91,20 @@ def test_a_sample_says_what_all_requests_of_a_file_ask_for(
     monkeypatch.setattr(estimate, "SAMPLE", 2)
     assert estimate.of_file(context, OPTIONS.endpoint, stored.sha256) == whole
     assert (whole[0], whole[1]["echo"].requests) == (10, 10)
+
+
+def test_a_request_or_a_file_that_is_too_long_is_not_stored(context: AppContext) -> None:
+    """Instructions make a line longer than the row that it came from."""
+    limits = context.settings.model_copy(update={"max_line_bytes": 300, "max_file_bytes": 1000})
+    limited, options = replace(context, settings=limits), replace(OPTIONS, system="s" * 60)
+
+    def write(*texts: str, skip: bool = False) -> list[dict[str, Any]]:
+        given = prompts.of_list(list(texts))
+        return requests(context, inputs.of_prompts(limited, replace(options, skip_invalid=skip), given))
+
+    with pytest.raises(RequestError) as long:
+        write("a", "b" * 200)
+    assert long.value.code == "line_too_long"
+    assert [line.get(REFUSED, {}).get("code") for line in write("a", "b" * 200, skip=True)] == [None, "line_too_long"]
+    with pytest.raises(TooLargeError):
+        write(*"abcdef")

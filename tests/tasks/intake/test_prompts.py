@@ -5,14 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from batchyard.errors import RequestError, TooLargeError
-from batchyard.request_lines.lines import REFUSED
-from tasks.context import AppContext
 from tasks.intake import prompts
 from tasks.intake.prompts import RequestTemplate
 
@@ -59,22 +54,3 @@ def test_cells_that_are_no_json_are_not_kept_with_a_request() -> None:
     file.seek(0)
     (prompt,) = prompts.of_file(file, "parquet", prompts.template_of("Label: {review}"))
     assert prompt.row == {"review": "good", "wei": 2**60}
-
-
-def test_a_request_or_a_file_that_is_too_long_is_not_stored(context: AppContext) -> None:
-    """A template and instructions make a line longer than the row that it came from."""
-    template = RequestTemplate("/v1/chat/completions", "m", "s" * 100, {})
-    limits = {"max_line_bytes": 300, "max_bytes": 1000}
-
-    def write(*texts: str, skip: bool = False) -> list[dict[str, Any]]:
-        inputs = prompts.of_list(list(texts))
-        stored = prompts.write(context.artifacts, inputs, template, id, 9, skip_invalid=skip, **limits)
-        with context.artifacts.open(stored.sha256) as file:
-            return [orjson.loads(line) for line in file]
-
-    with pytest.raises(RequestError) as long:
-        write("a", "b" * 100)
-    assert long.value.code == "line_too_long"
-    assert [line.get(REFUSED, {}).get("code") for line in write("a", "b" * 100, skip=True)] == [None, "line_too_long"]
-    with pytest.raises(TooLargeError):
-        write(*"abcdef")

@@ -35,7 +35,7 @@ def test_admission_holds_no_write_lock_while_redis_hangs(
         context = new_context(redis_url=f"{url}?socket_timeout=60", admission="refuse")
         measurement = Measurement(seconds=60.0, requests=60, bytes=6000, tokens=600, squares=0.0, in_flight=256)
         with context.database.write() as session:
-            speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+            speeds.measure(speeds.locked(session, "echo", context.models["echo"].config_sha256, "decode"), measurement)
         run = pool.submit(schedules.run_now, context, schedule.project_id, schedule.id)
         silent.settimeout(0.05)
         writes = 0

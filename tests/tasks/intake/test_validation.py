@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchyard.models import ModelSpec
+from batchyard.settings import Settings
 from store import segments, speeds
 from store.artifacts import Artifacts
 from store.formats import chunks, plan
@@ -27,6 +28,7 @@ from tasks.intake.validation import ValidationReport, Validator
 from tests.support.batches import create_batch
 from tests.support.stacks import ROOT
 
+SETTINGS = Settings()
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
 NANO = str(ROOT / "examples/models/nano")
 MODELS = {
@@ -44,6 +46,10 @@ def a_request(custom_id: str = "a", **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in line.items() if value is not ...}
 
 
+def limited(max_requests: int = 1000, **limits: int) -> Settings:
+    return SETTINGS.model_copy(update={"max_requests": max_requests, **limits})
+
+
 def validate(
     source: bytes,
     artifacts: Artifacts,
@@ -58,7 +64,8 @@ def validate(
         planned = PlanWriter(
             file, dict.fromkeys(MODELS, plan.SegmentSize(segment_requests, plan.SEGMENT_BYTES)), artifacts
         )
-        Validator(MODELS, endpoint, max_requests, max_inputs).run(io.BytesIO(source), planned, report)
+        settings = limited(max_requests, max_embedding_inputs=max_inputs)
+        Validator(MODELS, endpoint, settings).run(io.BytesIO(source), planned, report)
         planned.discard() if report.count else planned.close()
     return report, planned, file.sha256
 
@@ -236,7 +243,7 @@ def test_a_refused_line_claims_no_id_and_is_reported_once(artifacts: Artifacts) 
 def test_a_valid_line_runs_after_a_skipped_one_with_its_id(artifacts: Artifacts) -> None:
     report = ValidationReport()
     source = joined(a_request("a", body={"model": "gpt-9"}), a_request("a"), a_request("a"))
-    assert Validator(MODELS, CHAT, 1000, skip_invalid=True).run(io.BytesIO(source), None, report)
+    assert Validator(MODELS, CHAT, limited(), skip_invalid=True).run(io.BytesIO(source), None, report)
     assert [(error["code"], error["line"]) for error in report.errors] == [
         ("model_not_found", 1),
         ("duplicate_custom_id", 3),
@@ -278,7 +285,7 @@ def test_a_misspelt_parameter_is_refused_by_an_engine_and_else_a_warning(artifac
     hint = "did you mean 'temperature'?"
     for model, errors, warnings in (("echo", 2, 0), ("theirs", 0, 1)):
         report = ValidationReport()
-        validator = Validator(MODELS | {"theirs": theirs}, CHAT, 100)
+        validator = Validator(MODELS | {"theirs": theirs}, CHAT, limited())
         lines = joined(*(a_request(name, body={"model": model, "tempreature": 0.5}) for name in "ab"))
         validator.run(io.BytesIO(lines), None, report)
         assert (len(report.errors), len(validator.warnings.entries)) == (errors, warnings)
@@ -325,7 +332,7 @@ def test_a_line_longer_than_the_limit_is_one_error_with_a_code_of_its_own() -> N
     source = b"\n".join([json.dumps(a_request("a")).encode(), long, json.dumps(a_request("b")).encode()])
     for limit, errors in ((1000, [("line_too_long", 2)]), (len(long) + 1, [])):
         report = ValidationReport()
-        Validator(MODELS, CHAT, 10, max_line_bytes=limit).run(io.BytesIO(source), None, report)
+        Validator(MODELS, CHAT, limited(max_line_bytes=limit)).run(io.BytesIO(source), None, report)
         assert [(error["code"], error["line"]) for error in report.errors] == errors
 
 
@@ -345,7 +352,11 @@ def test_a_request_too_long_for_its_model_is_answered_in_the_plan_already(artifa
     report, planned, sha256 = validate(source, artifacts)
     assert report.errors == []
     ((number, chunk),) = planned.refused.items()
-    assert sorted(segment[:2] for segment in planned.segments) == [("echo", 1), ("nano", 1), ("nano", 2)]
+    assert sorted((one.model, one.requests) for one in planned.segments) == [
+        ("echo", 1),
+        ("nano", 1),
+        ("nano", 2),
+    ]
     assert plan.segment(artifacts, sha256, number)["line"].to_pylist() == [1, 4]
     with artifacts.open(chunk) as file:
         answers = pq.read_table(file)
@@ -362,7 +373,7 @@ def test_a_request_with_remote_media_is_one_error_line_and_the_others_run(artifa
     remote = a_request("a", body={"messages": [{"role": "user", "content": [image]}]})
     report, planned, _ = validate(joined(remote, a_request("b")), artifacts)
     assert report.errors == []
-    assert [segment[:2] for segment in planned.segments] == [("echo", 1), ("echo", 1)]
+    assert [(one.model, one.requests) for one in planned.segments] == [("echo", 1), ("echo", 1)]
     (chunk,) = planned.refused.values()
     with artifacts.open(chunk) as file:
         answer = json.loads(pq.read_table(file)["answer"][0].as_py())
@@ -373,7 +384,11 @@ def test_a_request_with_remote_media_is_one_error_line_and_the_others_run(artifa
 def test_refused_requests_are_cut_into_segments_too(artifacts: Artifacts) -> None:
     body = {"model": "nano", "max_tokens": 65}
     _, planned, _ = validate(joined(*(a_request(str(n), body=body) for n in range(5))), artifacts, segment_requests=2)
-    assert [segment[:2] for segment in planned.segments] == [("nano", 2), ("nano", 2), ("nano", 1)]
+    assert [(one.model, one.requests) for one in planned.segments] == [
+        ("nano", 2),
+        ("nano", 2),
+        ("nano", 1),
+    ]
     assert len(set(planned.refused.values())) == 3
 
 
@@ -431,12 +446,12 @@ def test_the_plan_holds_every_request_once_in_segments_of_one_model(
     with artifacts.open(sha256) as file:
         parquet = pq.ParquetFile(file)
         assert parquet.num_row_groups == len(planned.segments)
-        for number, (model, requests, *_) in enumerate(planned.segments):
+        for number, segment in enumerate(planned.segments):
             rows = parquet.read_row_group(number).to_pylist()
-            assert len(rows) == requests <= segment_requests
+            assert len(rows) == segment.requests <= segment_requests
             for row in rows:
                 body = json.loads(row["body"])
-                assert body["model"] == model
+                assert body["model"] == segment.model
                 planned_rows[row["line"]] = (row["custom_id"], body)
     assert planned_rows == {line: (request["custom_id"], request["body"]) for line, request in expected.items()}
 
@@ -448,8 +463,7 @@ def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context
         with context.database.write() as session:
             for _ in range(chunks):
                 speeds.measure(
-                    session,
-                    *key,
+                    speeds.locked(session, *key),
                     Measurement(seconds=1.0, requests=100, bytes=1e4, tokens=900, squares=0.0, in_flight=256),
                 )
         return validation.segment_sizes(context)["echo"].requests
@@ -461,7 +475,7 @@ def test_segments_take_half_a_minute_once_the_models_speed_is_known_well(context
 def test_a_pattern_that_a_step_cannot_use_is_an_error_of_its_line() -> None:
     source = joined(*(a_request(text, body={"metadata": {"expected": text}}) for text in ("a+", "(?=a)")))
     report = ValidationReport()
-    Validator(MODELS, CHAT, 100, post_process=[{"step": "score", "method": "regex"}]).run(
+    Validator(MODELS, CHAT, limited(), post_process=[{"step": "score", "method": "regex"}]).run(
         io.BytesIO(source), None, report
     )
     assert [(error["line"], error["param"]) for error in report.errors] == [(2, "body.metadata.expected")]
@@ -497,7 +511,7 @@ def test_invalid_lines_that_are_skipped_are_refused_in_the_plan_and_the_others_r
     report = ValidationReport()
     with artifacts.create() as file:
         planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(10, plan.SEGMENT_BYTES)), artifacts)
-        validator = Validator(MODELS, CHAT, 1000, skip_invalid=True)
+        validator = Validator(MODELS, CHAT, limited(), skip_invalid=True)
         assert validator.run(io.BytesIO(source), planned, report)
         planned.close()
     assert {segment.model for segment in planned.segments} == {"echo", "other"}
@@ -523,7 +537,7 @@ def test_a_file_of_which_nothing_can_run_fails_also_where_invalid_lines_are_skip
     source: bytes, max_requests: int
 ) -> None:
     report = ValidationReport()
-    assert not Validator(MODELS, CHAT, max_requests, skip_invalid=True).run(io.BytesIO(source), None, report)
+    assert not Validator(MODELS, CHAT, limited(max_requests), skip_invalid=True).run(io.BytesIO(source), None, report)
     assert report.errors
 
 
@@ -556,7 +570,7 @@ def test_many_invalid_lines_are_planned_in_little_memory(artifacts: Artifacts) -
         report = ValidationReport()
         with artifacts.create() as file:
             planned = PlanWriter(file, dict.fromkeys(MODELS, plan.SegmentSize(2000, plan.SEGMENT_BYTES)), artifacts)
-            Validator(MODELS, CHAT, 10**6, skip_invalid=True).run(source, planned, report)
+            Validator(MODELS, CHAT, limited(10**6), skip_invalid=True).run(source, planned, report)
             planned.close()
         return report.count, len(planned.refused)
 

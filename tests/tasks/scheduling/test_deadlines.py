@@ -47,7 +47,7 @@ def measure(context: AppContext, requests_per_second: int) -> None:
     )
     with context.database.write() as session:
         for _ in range(10):
-            speeds.measure(session, "echo", config, "decode", measurement)
+            speeds.measure(speeds.locked(session, "echo", config, "decode"), measurement)
 
 
 def event_types(context: AppContext, batch: Batch) -> list[str]:

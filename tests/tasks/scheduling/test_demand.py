@@ -110,7 +110,9 @@ def measured(connected: AppContext) -> AppContext:
     measurement = Measurement(seconds=60.0, requests=600, bytes=60_000.0, tokens=0, squares=0.0, in_flight=256)
     with connected.database.write() as session:
         for _ in range(10):
-            speeds.measure(session, "echo", connected.models["echo"].config_sha256, "decode", measurement)
+            speeds.measure(
+                speeds.locked(session, "echo", connected.models["echo"].config_sha256, "decode"), measurement
+            )
     return connected
 
 

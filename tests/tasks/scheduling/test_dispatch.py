@@ -109,7 +109,7 @@ def test_a_very_fast_models_segments_begin_one_after_the_other_not_all_at_once(
 def measure(session: Session, context: AppContext, requests: int) -> None:
     """Note that the model answered so many requests in a minute."""
     measurement = Measurement(60.0, requests, 100.0 * requests, tokens=0, squares=60_000.0, in_flight=256.0)
-    speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+    speeds.measure(speeds.locked(session, "echo", context.models["echo"].config_sha256, "decode"), measurement)
 
 
 def test_a_job_has_its_slot_to_the_end_and_as_many_as_its_model_may(context: AppContext, database: Database) -> None:

@@ -13,7 +13,7 @@ import pytest
 from batchyard.statuses import BACKGROUND
 from store.queue import BacklogEntry
 from store.speeds import Expected, Throughput
-from tasks.scheduling.costs import Answered
+from tasks.scheduling.costs import Answered, WorkCosts
 from tasks.scheduling.deadlines import sla
 from tasks.scheduling.forecast import Forecast, forecast, with_chains, with_ends
 from tasks.scheduling.policy import Limits, RecentUsage
@@ -222,9 +222,9 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_eta_of(case: Case) -> None:
-    mine = forecast(case.entries, case.answered, case.throughputs, case.limits, RecentUsage({}, 0.0), now=0.0).get(
-        "mine"
-    )
+    mine = forecast(
+        WorkCosts(case.entries, case.answered, case.throughputs), case.limits, RecentUsage({}, 0.0), now=0.0
+    ).get("mine")
     if case.hours is None:
         assert mine is None
     else:
@@ -239,7 +239,9 @@ def test_another_projects_urgent_batch_leaves_this_one_its_share() -> None:
         backlog_entry(36000, batch="soon", project="q", due=1, segments=1000),
     ]
     throughputs = {("m", "decode"): throughput(1)}
-    forecasts = forecast(entries, {}, throughputs, replace(ONE_SLOT, min_share=0.5), RecentUsage({}, 0.0), now=0.0)
+    forecasts = forecast(
+        WorkCosts(entries, {}, throughputs), replace(ONE_SLOT, min_share=0.5), RecentUsage({}, 0.0), now=0.0
+    )
     assert 3.6 < forecasts["mine"].at / HOUR < 4.0  # a quarter of the time: half of an even share
     assert forecasts["soon"].at / HOUR == pytest.approx(11)
 
@@ -249,7 +251,9 @@ def test_the_range_narrows_as_more_is_measured() -> None:
     for requests, measurements in ((0, 1), (100, 10), (5000, 1000)):
         throughputs = {("m", "decode"): throughput(1, spread=0.5, measurements=measurements)}
         answers = {"mine": Answered(requests, 0)}
-        mine = forecast([backlog_entry(10_000)], answers, throughputs, ONE_SLOT, RecentUsage({}, 0.0), now=0.0)["mine"]
+        mine = forecast(
+            WorkCosts([backlog_entry(10_000)], answers, throughputs), ONE_SLOT, RecentUsage({}, 0.0), now=0.0
+        )["mine"]
         widths.append((mine.latest - mine.earliest) / mine.at)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.3
@@ -257,7 +261,9 @@ def test_the_range_narrows_as_more_is_measured() -> None:
 
 def test_a_segment_whose_requests_are_all_answered_ends_now() -> None:
     entries = [backlog_entry(100, answered=100, active=True)]
-    forecasts = forecast(entries, {}, {("m", "decode"): throughput(1)}, ONE_SLOT, RecentUsage({}, 0.0), now=5.0)
+    forecasts = forecast(
+        WorkCosts(entries, {}, {("m", "decode"): throughput(1)}), ONE_SLOT, RecentUsage({}, 0.0), now=5.0
+    )
     assert forecasts == {"mine": Forecast(5.0, 5.0, 5.0)}
 
 
@@ -286,7 +292,7 @@ def test_a_long_queue_is_forecast_several_segments_at_a_time_and_comes_out_the_s
         )
         for number, segments in enumerate(rng.choices(range(1, 400), k=60))
     ]
-    forecasts = forecast(entries, {}, N_AND_M, Limits(2, {"m": 1, "n": 1}), RecentUsage({}, 0.0), now=0.0)
+    forecasts = forecast(WorkCosts(entries, {}, N_AND_M), Limits(2, {"m": 1, "n": 1}), RecentUsage({}, 0.0), now=0.0)
     ahead = {"m": 0.0, "n": 0.0}
     for entry in entries:
         ahead[entry.model] += entry.requests / {"m": 1, "n": 2}[entry.model]
@@ -328,11 +334,11 @@ def test_the_forecast_of_twenty_batches_of_three_models_is_right_though_single_r
         model = rng.choice("mno")
         requests = rng.randint(50, 2000)
         entries.append(backlog_entry(requests, batch=f"b{number}", model=model, due=rng.randint(1, 24) * HOUR))
-    expected = forecast(entries, {}, throughputs, limits, RecentUsage({}, 0.0), now=0.0)
+    expected = forecast(WorkCosts(entries, {}, throughputs), limits, RecentUsage({}, 0.0), now=0.0)
     actual_lanes = [
         entry._replace(requests=max(1, round(entry.requests * rng.lognormvariate(0, 0.2)))) for entry in entries
     ]
-    actual = forecast(actual_lanes, {}, throughputs, limits, RecentUsage({}, 0.0), now=0.0)
+    actual = forecast(WorkCosts(actual_lanes, {}, throughputs), limits, RecentUsage({}, 0.0), now=0.0)
     errors = [abs(expected[name].at - actual[name].at) / actual[name].at for name in actual]
     assert statistics.median(errors) < 0.2
     assert all(math.isfinite(expected[name].latest) for name in actual)

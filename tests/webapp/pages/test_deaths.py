@@ -26,7 +26,7 @@ def batch(context: AppContext) -> Batch:
     with context.database.write() as session:
         for number in range(4):
             facts = {"model": "echo", "engine": f"engine {number}", "replica": 1, "reason": REASON, "requests": 7}
-            holds.record_death(session, batch.id, **facts, next_="runs_alone")  # type: ignore[arg-type]
+            holds.record_death(session, batch.id, **facts, next="runs_alone")  # type: ignore[arg-type]
     return batch
 
 
@@ -73,7 +73,7 @@ def test_the_jobs_page_has_the_banner_of_its_stages_and_is_not_on_track_while_on
     with context.database.write() as session:
         for number in range(4):
             facts = {"model": model, "engine": f"engine {number}", "replica": 0, "reason": REASON, "requests": 2}
-            holds.record_death(session, stage.id, **facts, next_="ends_run")  # type: ignore[arg-type]
+            holds.record_death(session, stage.id, **facts, next="ends_run")  # type: ignore[arg-type]
     text = words(client, f"/jobs/{stage.job_id}", **{"HX-Request": "true"})
     assert "Engines died 4 times" in text and REASON in text and "on track" in text
     with context.database.write() as session:

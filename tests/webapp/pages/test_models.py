@@ -56,8 +56,8 @@ def test_the_measured_speed_is_shown_and_only_that_of_this_configuration(
 ) -> None:
     measured = Measurement(10.0, requests=40, bytes=4000.0, tokens=2000, squares=0.0, in_flight=256)
     with context.database.write() as session:
-        speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measured)
-        speeds.measure(session, "echo", "0" * 64, "prefill", measured)
+        speeds.measure(speeds.locked(session, "echo", context.models["echo"].config_sha256, "decode"), measured)
+        speeds.measure(speeds.locked(session, "echo", "0" * 64, "prefill"), measured)
     page = client.get("/models/echo").text
     row = re.sub(r"<[^>]+>|\s+", " ", page.partition("<tbody>")[2].partition("</tbody>")[0]).split()
     assert row == ["answer-heavy", "4.0", "200", NOTHING, NOTHING]

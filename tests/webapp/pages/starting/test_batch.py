@@ -168,7 +168,7 @@ def test_beside_the_button_stands_when_it_would_be_done_and_whether_that_is_in_t
     )
     with context.database.write() as session:
         for _ in range(3):
-            speeds.measure(session, "echo", context.models["echo"].config_sha256, "decode", measurement)
+            speeds.measure(speeds.locked(session, "echo", context.models["echo"].config_sha256, "decode"), measurement)
     assert re.search(r"Done in \d+ s \(.* to .*\) in time due", look(client, text="one\ntwo", max_tokens="100"))
     slow = look(client, text="a question\n" * 20_000, max_tokens="100", completion_window="10m")
     assert re.search(r"Done in \d+ h .* too late due", slow)
