@@ -11,14 +11,14 @@ from recipes.agent import report
 from recipes.agent.options import AgentLoop
 from recipes.agent.tokens import logprobs_of, tokens_of
 from recipes.answers import lost
+from recipes.registry import Catalogue, RewardedRecipe
 from recipes.rewards import graders
-from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import flow as rollout
 
 TURN = "turn"
 
 
-def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
+def check(options: AgentLoop, catalogue: Catalogue) -> None:
     rollout.check_rewards(options, catalogue)
     if options.stop_tool is not None and options.stop_tool not in options.tools:
         raise ValueError(f"stop_tool: it is none of the tools{hint(options.stop_tool, options.tools)}")
@@ -30,30 +30,30 @@ def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
                 raise ValueError(f"{name}: Responses have none; take `endpoint: chat`")
 
 
-def columns_of(options: AgentLoop, row: Mapping[str, Any], catalogue: RewardCatalogue) -> Sequence[str]:
+def columns_of(options: AgentLoop, row: Mapping[str, Any], catalogue: Catalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs. Raises InvalidItem if one has the name of a result."""
     rollout.check_columns(row, report.COLUMNS)
     reward = rollout.reward_of(row, options, catalogue)
     return [] if reward is None else rollout.columns_of_reward(options, reward, catalogue)
 
 
-def _probe(options: AgentLoop, catalogue: RewardCatalogue) -> list[Any]:
+def _probe(options: AgentLoop, catalogue: Catalogue) -> list[Any]:
     flow = _run(options, [{"role": "user", "content": "1 + 1 ="}], catalogue)
     grader = graders.of_model(options.grader)
     return [*next(flow), *([] if grader is None else [grader.ask(rollout.GRADE)])]
 
 
-def _tools(options: AgentLoop, catalogue: RewardCatalogue) -> list[Tool]:
+def _tools(options: AgentLoop, catalogue: Catalogue) -> list[Tool]:
     return [catalogue.tools[name] for name in options.tools]
 
 
-def _run(options: AgentLoop, messages: list[dict[str, Any]], catalogue: RewardCatalogue) -> Any:
+def _run(options: AgentLoop, messages: list[dict[str, Any]], catalogue: Catalogue) -> Any:
     limits = {name: getattr(options, name) for name in ("model", "max_turns", "max_tokens", "budget", "stop_tool")}
     tools, parameters = _tools(options, catalogue), options.parameters()
     return run_agent(messages, stage=TURN, tools=tools, endpoint=options.path, **limits, **parameters)
 
 
-def _worked(item: Item, options: AgentLoop, catalogue: RewardCatalogue) -> Flow:
+def _worked(item: Item, options: AgentLoop, catalogue: Catalogue) -> Flow:
     run: AgentRun = yield from _run(options, item.chat(), catalogue)
     last = run.turns[-1]
     result = next((use.called.text for use in last.uses if use.name == options.stop_tool and use.called.ok), run.text)
@@ -115,7 +115,7 @@ def _turn(turn: AgentTurn, options: AgentLoop, tokens: dict[str, Any] | None) ->
     return values
 
 
-def recipe_of(catalogue: RewardCatalogue) -> Recipe[AgentLoop]:
+def recipe_of(catalogue: Catalogue) -> Recipe[AgentLoop]:
     """Return the recipe for a deployment with these tools and rewards."""
 
     def stages(options: AgentLoop) -> list[Stage]:

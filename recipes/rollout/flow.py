@@ -8,8 +8,8 @@ from batchyard.recipes import Answer, Ask, Check, Flow, InvalidItem, Item, Recip
 from recipes import extracts
 from recipes.answers import unanswered
 from recipes.options import check_extract, check_reward
+from recipes.registry import Catalogue, RewardedRecipe
 from recipes.rewards import graders
-from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import report as rollout_report
 from recipes.rollout.options import GROUND_TRUTH, RewardOptions, Rollout, data_source_of, ground_truth_of
 
@@ -18,7 +18,7 @@ GRADE = "grade"
 """The stage of a grader that asks a model."""
 
 
-def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: RewardCatalogue) -> str | None:
+def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: Catalogue) -> str | None:
     """Return the name of a row's reward, or a grader's JSON; None for an unknown source."""
     if isinstance(options.reward, str):
         return options.reward
@@ -31,7 +31,7 @@ def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: Rewar
     return None if reward is None else reward.name
 
 
-def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
+def check_rewards(options: RewardOptions, rewards: Catalogue) -> None:
     """Raise ValueError, with the path of the option, for a reward or an extract that cannot be."""
     named: list[tuple[str, Any]] = [] if options.reward is None else [("reward", options.grader or options.reward)]
     if isinstance(options.reward, dict) and options.grader is None:
@@ -43,7 +43,7 @@ def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
     check_extract("extract", options.extract)
 
 
-def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
+def columns_of(options: Rollout, row: Mapping[str, Any], rewards: Catalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs."""
     check_columns(row, rollout_report.COLUMNS)
     name = reward_of(row, options, rewards)
@@ -62,7 +62,7 @@ def check_columns(row: Mapping[str, Any], own: Sequence[str]) -> None:
         raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
 
 
-def columns_of_reward(options: RewardOptions, name: str, rewards: RewardCatalogue) -> Sequence[str]:
+def columns_of_reward(options: RewardOptions, name: str, rewards: Catalogue) -> Sequence[str]:
     needed = rewards.reward(name).columns
     return [options.ground_truth if path == GROUND_TRUTH and options.ground_truth else path for path in needed]
 
@@ -171,7 +171,7 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
     return Result(best[1], counters, samples=samples)
 
 
-def recipe_of(rewards: RewardCatalogue) -> Recipe[Rollout]:
+def recipe_of(rewards: Catalogue) -> Recipe[Rollout]:
     """Return the recipe for a deployment with these rewards."""
 
     def checked(options: Rollout) -> None:
