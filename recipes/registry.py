@@ -23,6 +23,7 @@ from batchyard.comparing import schemas
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward, Tool
+from batchyard.recipes.kinds import undefined
 from batchyard.settings import Settings
 from batchyard.wording import quoted, suggestion
 from recipes import mcp_servers
@@ -217,7 +218,7 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
         catalogue.add(tool)
     for module in _modules(folder) if folder else ():
         for value in list(vars(module).values()):
-            if isinstance(value, Recipe | Reward | Gate | Tool):
+            if isinstance(value, Recipe | Reward | Gate | Tool) and value.function is not undefined:
                 catalogue.add(value)
     return catalogue
 

@@ -91,7 +91,7 @@ class TuneKind(NestedKind[TuneRecipe]):
 
 def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
     bases = derived.bases(models, options.models)
-    chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.cells(parsed, bases), options)
+    chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.function(parsed, bases), options)
     return chosen
 
 

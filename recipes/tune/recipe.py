@@ -5,8 +5,8 @@ A cell is a derived model (tasks.derived) under `concurrency` equal jobs of reci
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from pydantic import Field, field_validator
 
@@ -74,28 +74,21 @@ def finish(results: Results, options: Tune) -> Report:
     return Report(report.metrics(document), report.view(document))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TuneRecipe(Recipe[Tune]):
-    """A recipe whose items are cells: configurations of models, measured one after the other.
+    """Makes a recipe whose items are cells: configurations of models, measured one after the other.
 
-    Its jobs start and stop engines, so only administrators make them.
-
-    `cells`: those that are known before it begins, by its options and its models.
+    Its jobs start and stop engines, so only administrators make them. The function returns the cells that are known
+    before it begins, by its options and its models.
     """
 
     kind = "tune"
-    cells: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]
 
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self.cells
+    def __call__(self, function: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]) -> Self:
+        return replace(self, function=function)
 
 
-tune = TuneRecipe(
-    name="tune",
-    summary="Measure configurations of a model and name the best.",
-    options=Tune,
-    cells=cells,
-    finish=finish,
-    main="report.md",
-)
+@TuneRecipe("tune", Tune, finish=finish, main="report.md")
+def tune(options: Tune, models: Sequence[TunedModel]) -> Sequence[Cell]:
+    """Measure configurations of a model and name the best."""
+    return cells(options, models)
