@@ -1,10 +1,9 @@
 """Recipe `agent`: a model works on each row with tools. What it leaves behind is in `report`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from batchyard.recipes import AgentRun, AgentTurn, Answer, Flow, Item, Recipe, Result, Scored, Stage, Tool, recipe
+from batchyard.recipes import AgentRun, AgentTurn, Flow, Item, Recipe, Result, Stage, Tool, recipe
 from batchyard.recipes import agent as run_agent
 from batchyard.wording import hint
 from recipes.agent import report
@@ -71,25 +70,11 @@ def _worked(item: Item, options: AgentLoop, catalogue: Catalogue) -> Flow:
         return lost(item, last.answer, counters=counters, **values)
     reward = rollout.reward_of(item.columns, options, catalogue)
     if reward is not None:
-        scored: Scored = yield from _scored(item, options, reward, run, result or "")
-        values |= {"score": scored.score, "acc": scored.acc, "pred": scored.pred, "reward_error": scored.error}
-        counters["reward_errors"] = int(scored.error is not None)
-    return Result(result, counters, **values)
-
-
-def _scored(item: Item, options: AgentLoop, reward: str, run: AgentRun, result: str) -> Any:
-    """Score the result of a run: by a grader's model, or by a reward that sees the messages, too."""
-    grader = graders.of_model(reward)
-    answer = Answer(ok=True, text=result)
-    if grader is not None:
-        (scored,) = yield from rollout.graded(item, options, grader, [answer])
-        return scored
-    score = rollout.score_of(item, options, reward, answer)
-    if options.grader is None:
         seen = {"num_turns": len(run.turns), "messages": run.history, "stop": run.stop}
-        score = replace(score, extra_info={**(score.extra_info or {}), **seen})
-    (scored,) = yield [score]
-    return scored
+        (score,) = yield from rollout.scored(item, options, reward, [result or ""], seen)
+        values |= {"score": score.score, "acc": score.acc, "pred": score.pred, "reward_error": score.error}
+        counters["reward_errors"] = int(score.error is not None)
+    return Result(result, counters, **values)
 
 
 def _turn(turn: AgentTurn, options: AgentLoop, tokens: dict[str, Any] | None) -> dict[str, Any]:
