@@ -124,17 +124,15 @@ class Idempotent(BaseModel):
 JsonText = BeforeValidator(from_json_text)
 
 
-class PlanRequest(BaseModel):
+class PlanRequest(StrictBody):
     """A plan: answer a random sample of a batch's requests or a job's items first, then pause."""
 
-    model_config = ConfigDict(extra="forbid")
     rows: int = Field(100, strict=True, ge=1, le=1_000, description="size of the sample")
 
 
-class StopWhen(BaseModel):
+class StopWhen(StrictBody):
     """Limits that pause a batch or job: shares of its answers so far, cost, tokens."""
 
-    model_config = ConfigDict(extra="forbid")
     failed: float | None = Field(None, gt=0, lt=1, description="share of the requests that failed")
     length: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer was cut off")
     empty: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer has no text")
