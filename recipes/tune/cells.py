@@ -4,15 +4,16 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
 from batchyard import config, durations, plugins
 from batchyard.models import OF_SERVERS, ModelSpec
 from batchyard.recipes import BASIC, BareOptions, Judgement
+from batchyard.settings import readable
 from batchyard.wording import quoted, suggestion
 from recipes.options import option
 from recipes.tune.slo import parse
@@ -40,15 +41,7 @@ SEED = (
 """Cells of the matrix `seed`: purpose, requests at once, and parallel equal batches."""
 
 
-def _checked(check: Callable[[str], object]) -> AfterValidator:
-    def unchanged(text: str) -> str:
-        check(text)
-        return text
-
-    return AfterValidator(unchanged)
-
-
-Duration = Annotated[str, _checked(durations.seconds)]
+Duration = Annotated[str, readable(durations.seconds)]
 
 
 class TuneOptions(BareOptions):
@@ -75,7 +68,7 @@ class TuneOptions(BareOptions):
     repeats: int = Field(3, ge=1, le=100, description="Measurements of each cell; its figures are their medians")
     budget: Duration | None = Field(None, description="Time for all cells, such as 2h; no cell starts after it")
     cell_budget: Duration = Field("30m", description="Time for one cell, its start included")
-    slo: Judgement[Annotated[str, _checked(parse)] | None] = Field(
+    slo: Judgement[Annotated[str, readable(parse)] | None] = Field(
         None, description="What a cell has to meet: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, or `seed` for these"
     )
     window: Judgement[Duration] = Field("24h", description="The report says how many rows the best cell answers in it")

@@ -8,13 +8,9 @@ import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from batchyard import durations, json_lines
+from batchyard.settings import readable
 from tasks.steps import registry
 from tasks.webhooks import outbound
-
-
-def _duration(text: str) -> str:
-    durations.seconds(text)
-    return text
 
 
 def _name(text: str) -> str:
@@ -31,11 +27,11 @@ def _step(entry: dict[str, Any]) -> dict[str, Any]:
     return registry.STEPS.get(name).options.model_validate(entry).model_dump()
 
 
-# The pattern is only for the OpenAPI document: `_duration` validates, with a better message.
+# The pattern is only for the OpenAPI document: `durations` validates, with a better message.
 Window = Annotated[
     str,
     Field(strict=True, examples=["24h"], json_schema_extra={"pattern": "^[1-9][0-9]{0,8}[smhd]$"}),
-    AfterValidator(_duration),
+    readable(durations.seconds),
 ]
 Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
 # As with Window, the pattern is only for the document.
