@@ -8,35 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pydantic import Field, field_validator
-
-from batchyard import config
 from batchyard.recipes import Child, Recipe, Report, Results
 from recipes.options import nested
 from recipes.reports import json_text, write
 from recipes.tune import plots, report
-from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
+from recipes.tune.cells import Cell, Tune, TunedModel, cells
 from recipes.tune.results import CellResult
 
 RECIPE = "batch"
 """The recipe of a cell's jobs."""
-
-
-class Tune(TuneOptions):
-    """Options of `tune`."""
-
-    options: dict[str, Any] = Field(
-        {}, description="Options of recipe `batch` for all requests; keys may have dots, as in sampling.max_tokens"
-    )
-    warm_up: int = Field(16, ge=1, description="Rows of the job that starts a cell's engine and is not measured")
-
-    @field_validator("options")
-    @classmethod
-    def _paths(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for key in values:
-            if config.path(key)[0] in ("model", "fresh", "retries"):
-                raise ValueError(f"{key}: `tune` sets it itself; leave it out")
-        return values
 
 
 def requests(options: Tune, model: str, *, warm_up: bool = False) -> dict[str, Any]:
