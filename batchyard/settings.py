@@ -50,7 +50,7 @@ Duration = Annotated[
 ]
 
 
-def _readable(read: Callable[[Any], object]) -> AfterValidator:
+def readable(read: Callable[[Any], object]) -> AfterValidator:
     """Return a validator of texts, or secrets, that `read` can read; it keeps them as they are."""
 
     def keep(text: Any) -> Any:
@@ -142,10 +142,10 @@ def _local_path(value: str) -> str:
     return value
 
 
-TiersText = Annotated[str, _readable(tiers)]
-NetworksText = Annotated[str, _readable(networks)]
-GroupProjectsText = Annotated[str, _readable(group_projects)]
-OutputDatabases = Annotated[SecretStr, _readable(lambda secret: output_databases(secret.get_secret_value()))]
+TiersText = Annotated[str, readable(tiers)]
+NetworksText = Annotated[str, readable(networks)]
+GroupProjectsText = Annotated[str, readable(group_projects)]
+OutputDatabases = Annotated[SecretStr, readable(lambda secret: output_databases(secret.get_secret_value()))]
 
 
 class Settings(BaseSettings):

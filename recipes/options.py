@@ -12,8 +12,8 @@ from batchyard.recipes import BASIC, field_of
 from batchyard.wording import PLACE, cut, suggestion
 from recipes import extracts
 from recipes.gates import parse
+from recipes.registry import Catalogue
 from recipes.rewards import require_package
-from recipes.rewards.catalogue import RewardCatalogue
 
 
 class Sampling(BaseModel):
@@ -73,7 +73,7 @@ def check_extract(path: str, how: str | None) -> None:
             extracts.check(how)
 
 
-def check_reward(path: str, name: str, rewards: RewardCatalogue) -> None:
+def check_reward(path: str, name: str, rewards: Catalogue) -> None:
     """Raise ValueError, with the path of the option, for a reward or a grader that cannot be used."""
     with option(path):
         rewards.reward(name)

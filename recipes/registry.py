@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
@@ -22,12 +23,12 @@ from batchyard.comparing import schemas
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.plugins import Registry
 from batchyard.recipes import Gate, Recipe, Reward, Tool
+from batchyard.recipes.kinds import undefined
 from batchyard.settings import Settings
 from batchyard.wording import quoted, suggestion
 from recipes import mcp_servers
 from recipes.gates import BUILT_IN as BUILT_IN_GATES
 from recipes.rewards import graders
-from recipes.rewards.catalogue import RewardedRecipe
 
 # fmt: off
 COMMANDS = frozenset({
@@ -46,6 +47,14 @@ PACKAGE = "batchyard_recipes"
 
 Entry: TypeAlias = Recipe[Any] | Reward | Gate | Tool
 E = TypeVar("E", Recipe[Any], Reward, Gate, Tool)
+
+
+@dataclass(frozen=True)
+class RewardedRecipe:
+    """A built-in recipe that looks rewards or tools up: `recipe_of` makes it for a catalogue."""
+
+    name: str
+    recipe_of: Callable[["Catalogue"], Recipe[Any]]
 
 
 def _checked(*kinds: type[Any]) -> Callable[[Any], tuple[str, Any]]:
@@ -209,7 +218,7 @@ def load(folder: str | None, reserved: Iterable[str] = COMMANDS) -> Catalogue:
         catalogue.add(tool)
     for module in _modules(folder) if folder else ():
         for value in list(vars(module).values()):
-            if isinstance(value, Recipe | Reward | Gate | Tool):
+            if isinstance(value, Recipe | Reward | Gate | Tool) and value.function is not undefined:
                 catalogue.add(value)
     return catalogue
 

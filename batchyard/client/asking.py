@@ -74,6 +74,7 @@ class RowResults(ABC):
     """What became of each row: what a subclass keeps of its answer or why there is none, and its tokens."""
 
     def __init__(self) -> None:
+        self.values: list[Any] = []  # what `keep` has put there for a row; None before
         self.errors: list[str | None] = []  # why a row has no answer; None if it has one
         self.tokens: list[int | None] = []  # of its request and its answer; None if nobody counted
         self.unusable: str | None = None  # the first row with a cell that no request can have, and why
@@ -89,6 +90,7 @@ class RowResults(ABC):
         """Keep what a response's body holds. Return why it is no answer to the row; None if it is one."""
 
     def add(self) -> int:
+        self.values.append(None)
         self.errors.append(None)
         self.tokens.append(None)
         self._ended.append(0)

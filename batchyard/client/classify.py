@@ -137,7 +137,6 @@ class Labels(RowResults):
     def __init__(self, names: Sequence[str] | None) -> None:
         super().__init__()
         self._names = None if names is None else {name.casefold(): name for name in names}
-        self._labels: dict[int, tuple[str, float | None, dict[str, float] | None]] = {}
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         labels, probability, of_all = responses.labels(body), None, None
@@ -156,13 +155,12 @@ class Labels(RowResults):
             if known is None:
                 return f"the answer {quoted(cut(label, MAX_LIST))} is none of the labels"
             label = known
-        self._labels[row] = label, probability if of_all is None else of_all.get(label), of_all
+        self.values[row] = label, probability if of_all is None else of_all.get(label), of_all
         return None
 
     def column(self, name: str) -> Column:
         place = list(COLUMNS).index(name)
-        values = [self._labels[row][place] if row in self._labels else None for row in range(len(self))]
-        return Column(values, COLUMNS[name])
+        return Column([kept and kept[place] for kept in self.values], COLUMNS[name])
 
 
 def _decided(body: Mapping[str, Any]) -> dict[str, float] | None:

@@ -5,9 +5,10 @@ Libraries are asked for only if the caller has imported them already, so none of
 
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from batchyard.errors import ConfigurationError
 from batchyard.tables.cells import of_arrow
@@ -25,32 +26,35 @@ class Column(NamedTuple):
     kind: Kind | None = "string"
 
 
-class Frame(Protocol):
+class Frame(ABC):
     """A table of the caller's."""
 
-    columns: list[str]
+    def __init__(self, data: Any, columns: Iterable[str]) -> None:
+        self._data = data
+        self.columns = list(columns)
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._data)
 
+    @abstractmethod
     def cells(self, column: str) -> Sequence[Any]:
         """Return the cells of a column; None where there is no value."""
-        ...
 
     def column(self, name: str, column: Column) -> Any:
         """Return a new column of the caller's kind, to be assigned to the table."""
-        ...
+        return self.table({name: column})[name]
 
+    @abstractmethod
     def table(self, columns: Mapping[str, Column]) -> Any:
         """Return a new table of the caller's kind, with as many rows."""
-        ...
 
     def apart(self, columns: Mapping[str, Column]) -> Any:
         """Return a new table of the caller's kind, with rows of its own."""
-        ...
+        return self.table(columns)
 
     def taken(self, rows: Sequence[int]) -> Any:
         """Return a table with these rows."""
-        ...
+        return self._data[rows]
 
 
 def of(data: Any) -> Frame:
@@ -125,30 +129,7 @@ def vectors(values: Sequence[Any]) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers), len(first), mask=mask)
 
 
-class _Table:
-    """What the kinds of tables have in common."""
-
-    def __init__(self, data: Any, columns: Iterable[str]) -> None:
-        self._data = data
-        self.columns = list(columns)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def column(self, name: str, column: Column) -> Any:
-        return self.table({name: column})[name]
-
-    def table(self, columns: Mapping[str, Column]) -> Any:
-        raise NotImplementedError
-
-    def apart(self, columns: Mapping[str, Column]) -> Any:
-        return self.table(columns)
-
-    def taken(self, rows: Sequence[int]) -> Any:
-        return self._data[rows]
-
-
-class _Pandas(_Table):
+class _Pandas(Frame):
     def __init__(self, frame: Any) -> None:
         self._labels = {str(label): label for label in frame.columns}
         super().__init__(frame, self._labels)
@@ -177,7 +158,7 @@ class _Pandas(_Table):
         return self._data.iloc[rows]
 
 
-class _Polars(_Table):
+class _Polars(Frame):
     def cells(self, column: str) -> Sequence[Any]:
         return _without_nan(self._data.get_column(column).to_list())
 
@@ -185,7 +166,7 @@ class _Polars(_Table):
         return sys.modules["polars"].from_arrow(_arrow(columns))
 
 
-class _Arrow(_Table):
+class _Arrow(Frame):
     """A table of pyarrow, or of any library with Arrow's PyCapsule interface; new ones are pyarrow's."""
 
     def cells(self, column: str) -> Sequence[Any]:
@@ -202,7 +183,7 @@ class _Arrow(_Table):
         return self._data.filter(pa.array(np.isin(np.arange(len(self)), rows)))
 
 
-class _Dataset(_Table):
+class _Dataset(Frame):
     """A dataset of Hugging Face, whose `add_column` takes a list."""
 
     def cells(self, column: str) -> Sequence[Any]:
@@ -221,7 +202,7 @@ class _Dataset(_Table):
         return self._data.select(rows)
 
 
-class _Dicts(_Table):
+class _Dicts(Frame):
     """A list of mappings. A row without a column has no value there."""
 
     def cells(self, column: str) -> Sequence[Any]:

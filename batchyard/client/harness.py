@@ -42,16 +42,15 @@ class AnsweredRows(asking.RowResults):
     def __init__(self, read: Callable[[int, Mapping[str, Any]], Any]) -> None:
         super().__init__()
         self._read = read
-        self._values: dict[int, Any] = {}
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         try:
-            self._values[row] = self._read(row, body)
+            self.values[row] = self._read(row, body)
         except ValueError as error:
             return str(error)
         return None
 
-    def values(self) -> list[Any]:
+    def all_values(self) -> list[Any]:
         """Return the values of all rows. Raises BatchyardError if one has none."""
         errors = [error for error in self.errors if error is not None]
         if errors:
@@ -59,7 +58,7 @@ class AnsweredRows(asking.RowResults):
                 f"{len(errors)} of {len(self)} requests have no answer, the first because of {errors[0]}; the same "
                 "command again asks for those that failed for a passing reason"
             )
-        return [self._values[row] for row in range(len(self))]
+        return self.values
 
 
 class HarnessArguments(BaseModel):
@@ -241,7 +240,7 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
         results = AnsweredRows(read)
         lines = asking.requests(COMPLETIONS.path, bodies, lambda body: {"model": self._model, **body}, results)
         asking.ask(self._server, self._spec, COMPLETIONS.path, lines, results, self._how)
-        return results.values()
+        return results.all_values()
 
 
 def score(body: Mapping[str, Any], prompt: Sequence[int], start: int) -> Score:

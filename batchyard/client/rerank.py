@@ -115,15 +115,7 @@ def request(values: Values) -> dict[str, Any]:
 
 
 class Rankings(RowResults):
-    """The rankings of rows. `values`: of each row; None without one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: list[list[RankedDocument] | None] = []
-
-    def add(self) -> int:
-        self.values.append(None)
-        return super().add()
+    """The rankings of rows, each a list of RankedDocument."""
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
         try:

@@ -158,26 +158,16 @@ def output(body: Any) -> Output:
     return next(iter(outputs(body)), Output())
 
 
-def is_cut_off(body: Any) -> bool:
-    return any(output.is_cut_off for output in outputs(body))
-
-
-def is_refused(body: Any) -> bool:
-    return any(output.refusal or output.finish_reason in _REFUSED for output in outputs(body))
-
-
-def is_empty(body: Any) -> bool:
-    return any(output.is_empty for output in outputs(body))
-
-
-def is_looped(body: Any) -> bool:
-    return any(output.finish_reason == REPETITION for output in outputs(body))
-
-
 def flaws(body: Any) -> list[str]:
     """Return the names of the flaws that an answer shows by itself."""
-    found = {"cut_off": is_cut_off, "refused": is_refused, "empty": is_empty, "looped": is_looped}
-    return [name for name, is_found in found.items() if is_found(body)]
+    found = outputs(body)
+    shown = {
+        "cut_off": any(output.is_cut_off for output in found),
+        "refused": any(output.refusal or output.finish_reason in _REFUSED for output in found),
+        "empty": any(output.is_empty for output in found),
+        "looped": any(output.finish_reason == REPETITION for output in found),
+    }
+    return [name for name, is_shown in shown.items() if is_shown]
 
 
 def explained(body: dict[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class _Chat:
     """How chat completions name tools, their calls and their results."""
 
     def tool(self, tool: Tool) -> dict[str, Any]:
-        return {"type": "function", "function": _described(tool)}
+        return {"type": "function", "function": tool.described}
 
     def asked(self, call: Mapping[str, Any]) -> tuple[Any, Any]:
         function = call.get("function")
@@ -98,7 +98,7 @@ class _Responses:
     """The same of Responses."""
 
     def tool(self, tool: Tool) -> dict[str, Any]:
-        return {"type": "function", **_described(tool)}
+        return {"type": "function", **tool.described}
 
     def asked(self, call: Mapping[str, Any]) -> tuple[Any, Any]:
         return call.get("name"), call.get("arguments")
@@ -229,7 +229,3 @@ def _text(arguments: Any) -> str:
     from batchyard import json_lines  # as above
 
     return arguments if isinstance(arguments, str) else json_lines.dumps(arguments, default=str).decode()
-
-
-def _described(tool: Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}

@@ -1,12 +1,11 @@
 """Recipes and composites, and what their hooks get and return."""
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import IO, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 from batchyard.recipes.asks import Ask, Check, Flow, Score, Stage, Stages
 from batchyard.recipes.blocks import Block
@@ -93,93 +92,38 @@ class Child:
         return f"{self.variant}/{self.repeat}/{self.round - 1}" if self.round else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe(ABC, Generic[O]):
-    """What all kinds of recipes have."""
+def undefined(*_: Any) -> Any:
+    raise NotImplementedError("a recipe is made of a function: use it as a decorator")
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[O]):
+    """What all kinds of recipes have. A kind is the decorator of the author's function."""
 
     kind: ClassVar[str]
     """The name of what makes its jobs: `flow`, `composite`, or another of the group `batchyard.kinds`."""
     name: str
-    summary: str
     options: type[O]
+    _: KW_ONLY
     check: Callable[[O], None] | None = None
     finish: Callable[[Results, O], Report] | None = None
     main: str = "results.jsonl"
     events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None
+    function: Callable[..., Any] = undefined
 
     @property
-    @abstractmethod
-    def function(self) -> Callable[..., Any]:
-        """The author's function that makes it what it is."""
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        return (self.function.__doc__ or "").strip().split("\n")[0]
 
     def default_stages(self) -> list[str] | None:
         """Return the names of the stages under default options; None if they do not tell."""
         return []
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FlowRecipe(Recipe[O]):
-    """A recipe that answers each row of an input by a program, see `recipe`."""
-
-    kind = "flow"
-
-    flow: Callable[[Item, O], Flow]
-    stages: Stages | Callable[[O], Stages]
-    loops: bool = False
-    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
-    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
-    expected: Callable[[O], Sequence[float]] | None = None
-    bounds: Callable[[O], Sequence[tuple[float, float]]] | None = None
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self.flow
-
-    def stages_of(self, options: O) -> list[Stage]:
-        """Return the stages of a job with these options."""
-        names = self.stages(options) if callable(self.stages) else self.stages
-        return [stage if isinstance(stage, Stage) else Stage(stage) for stage in names]
-
-    def default_stages(self) -> list[str] | None:
-        try:
-            return [stage.name for stage in self.stages_of(cast(O, self.options.model_construct()))]
-        except Exception:
-            log.debug("stages depend on an option without a default", extra={"recipe": self.name}, exc_info=True)
-            return None
-
-    def __call__(self, item: Item, options: O) -> Flow:
-        return self.flow(item, options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompositeRecipe(Recipe[O]):
-    """A recipe whose items are jobs of other recipes, see `composite`."""
-
-    kind = "composite"
-
-    children: Callable[[O], Sequence[Child]]
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self.children
-
-
-def recipe(
-    name: str,
-    options: type[O],
-    stages: Stages | Callable[[O], Stages],
-    *,
-    loops: bool = False,
-    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None,
-    check: Callable[[O], None] | None = None,
-    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None,
-    finish: Callable[[Results, O], Report] | None = None,
-    main: str = "results.jsonl",
-    events: Callable[[EndedItem, O], Sequence[Mapping[str, Any]]] | None = None,
-    expected: Callable[[O], Sequence[float]] | None = None,
-    bounds: Callable[[O], Sequence[tuple[float, float]]] | None = None,
-) -> Callable[[Callable[[Item, O], Flow]], FlowRecipe[O]]:
-    """Make a recipe of a generator function. The first line of its docstring is the summary.
+    """Makes a recipe of a generator function, which answers each row of an input.
 
     Args:
         name: `[a-z][a-z0-9-]*`.
@@ -199,48 +143,49 @@ def recipe(
         bounds: returns instead, where the answers decide, how many an item makes that succeeds at once, and the most.
     """
 
-    return lambda flow: FlowRecipe(
-        name=name,
-        summary=summary_of(flow),
-        options=options,
-        flow=flow,
-        stages=stages,
-        loops=loops,
-        probe=probe,
-        check=check,
-        columns=columns,
-        finish=finish,
-        main=main,
-        events=events,
-        expected=expected,
-        bounds=bounds,
-    )
+    kind = "flow"
+
+    stages: Stages | Callable[[O], Stages]
+    _: KW_ONLY
+    loops: bool = False
+    probe: Callable[[O], Sequence[Ask | Score | Check]] | None = None
+    columns: Callable[[O, Mapping[str, Any]], Sequence[str]] | None = None
+    expected: Callable[[O], Sequence[float]] | None = None
+    bounds: Callable[[O], Sequence[tuple[float, float]]] | None = None
+
+    def __call__(self, function: Callable[[Item, O], Flow]) -> Self:
+        return replace(self, function=function)
+
+    def stages_of(self, options: O) -> list[Stage]:
+        """Return the stages of a job with these options."""
+        names = self.stages(options) if callable(self.stages) else self.stages
+        return [stage if isinstance(stage, Stage) else Stage(stage) for stage in names]
+
+    def default_stages(self) -> list[str] | None:
+        try:
+            return [stage.name for stage in self.stages_of(cast(O, self.options.model_construct()))]
+        except Exception:
+            log.debug("stages depend on an option without a default", extra={"recipe": self.name}, exc_info=True)
+            return None
 
 
-def summary_of(function: Callable[..., Any]) -> str:
-    """Return the first line of a function's docstring."""
-    return (function.__doc__ or "").strip().split("\n")[0]
-
-
-def composite(
-    name: str,
-    options: type[O],
-    *,
-    check: Callable[[O], None] | None = None,
-    finish: Callable[[Results, O], Report] | None = None,
-    main: str = "results.jsonl",
-) -> Callable[[Callable[[O], Sequence[Child]]], CompositeRecipe[O]]:
-    """Make a recipe whose items are jobs, of a function from options to all of them.
+@dataclass(frozen=True)
+class CompositeRecipe(Recipe[O]):
+    """Makes a recipe whose items are jobs, of a function from options to all of them.
 
     The arguments are those of `recipe`. A child stands behind the child of the round before. `finish` gets an item for
     each child, with its `variant`, `repeat` and `round` as columns, and its `job_id` and `status` in its result.
     """
-    return lambda children: CompositeRecipe(
-        name=name,
-        summary=summary_of(children),
-        options=options,
-        children=children,
-        check=check,
-        finish=finish,
-        main=main,
-    )
+
+    kind = "composite"
+
+    def __call__(self, function: Callable[[O], Sequence[Child]]) -> Self:
+        return replace(self, function=function)
+
+    def children(self, options: O) -> Sequence[Child]:
+        children: Sequence[Child] = self.function(options)
+        return children
+
+
+recipe = FlowRecipe
+composite = CompositeRecipe

@@ -83,7 +83,7 @@ class Program:
         self._visits: dict[str, int] = {}
         self._requests = 0
         self._max_requests = max_requests
-        self._flow: Flow = recipe.flow(item, options)
+        self._flow: Flow = recipe.function(item, options)
         self._advance(None)
 
     def send(self, outcomes: Outcomes) -> None:

@@ -27,6 +27,11 @@ class Tool:
     memory_mb: int = 1024  # that a call may take beyond what its process begins with
     output_bytes: int = 64 * 1024  # of a call's result as JSON
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a model is told of it, as APIs have it."""
+        return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+
 
 class _Untitled(GenerateJsonSchema):
     """JSON schemas without titles, which repeat the names of arguments."""

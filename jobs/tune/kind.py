@@ -26,8 +26,8 @@ from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind
 from jobs.tune import derived, measuring
 from jobs.tune.measuring import Wave
 from recipes.tune import recipe as tune
-from recipes.tune.cells import Cell
-from recipes.tune.recipe import Tune, TuneRecipe
+from recipes.tune.cells import Cell, Tune
+from recipes.tune.recipe import TuneRecipe
 from recipes.tune.results import CellResult
 from recipes.tune.search import next_cell
 from store.formats import items as items_file
@@ -91,7 +91,7 @@ class TuneKind(NestedKind[TuneRecipe]):
 
 def _known_cells(recipe: TuneRecipe, options: Tune, models: Mapping[str, Any]) -> list[Cell]:
     bases = derived.bases(models, options.models)
-    chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.cells(parsed, bases), options)
+    chosen: list[Cell] = job_options.called(recipe, "cells", lambda parsed: recipe.function(parsed, bases), options)
     return chosen
 
 

@@ -1,24 +1,23 @@
 """Recipe `agent`: a model works on each row with tools. What it leaves behind is in `report`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from batchyard.recipes import AgentRun, AgentTurn, Answer, Flow, Item, Recipe, Result, Scored, Stage, Tool, recipe
+from batchyard.recipes import AgentRun, AgentTurn, Flow, Item, Recipe, Result, Stage, Tool, recipe
 from batchyard.recipes import agent as run_agent
 from batchyard.wording import hint
 from recipes.agent import report
 from recipes.agent.options import AgentLoop
 from recipes.agent.tokens import logprobs_of, tokens_of
 from recipes.answers import lost
+from recipes.registry import Catalogue, RewardedRecipe
 from recipes.rewards import graders
-from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import flow as rollout
 
 TURN = "turn"
 
 
-def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
+def check(options: AgentLoop, catalogue: Catalogue) -> None:
     rollout.check_rewards(options, catalogue)
     if options.stop_tool is not None and options.stop_tool not in options.tools:
         raise ValueError(f"stop_tool: it is none of the tools{hint(options.stop_tool, options.tools)}")
@@ -30,30 +29,30 @@ def check(options: AgentLoop, catalogue: RewardCatalogue) -> None:
                 raise ValueError(f"{name}: Responses have none; take `endpoint: chat`")
 
 
-def columns_of(options: AgentLoop, row: Mapping[str, Any], catalogue: RewardCatalogue) -> Sequence[str]:
+def columns_of(options: AgentLoop, row: Mapping[str, Any], catalogue: Catalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs. Raises InvalidItem if one has the name of a result."""
     rollout.check_columns(row, report.COLUMNS)
     reward = rollout.reward_of(row, options, catalogue)
     return [] if reward is None else rollout.columns_of_reward(options, reward, catalogue)
 
 
-def _probe(options: AgentLoop, catalogue: RewardCatalogue) -> list[Any]:
+def _probe(options: AgentLoop, catalogue: Catalogue) -> list[Any]:
     flow = _run(options, [{"role": "user", "content": "1 + 1 ="}], catalogue)
     grader = graders.of_model(options.grader)
     return [*next(flow), *([] if grader is None else [grader.ask(rollout.GRADE)])]
 
 
-def _tools(options: AgentLoop, catalogue: RewardCatalogue) -> list[Tool]:
+def _tools(options: AgentLoop, catalogue: Catalogue) -> list[Tool]:
     return [catalogue.tools[name] for name in options.tools]
 
 
-def _run(options: AgentLoop, messages: list[dict[str, Any]], catalogue: RewardCatalogue) -> Any:
+def _run(options: AgentLoop, messages: list[dict[str, Any]], catalogue: Catalogue) -> Any:
     limits = {name: getattr(options, name) for name in ("model", "max_turns", "max_tokens", "budget", "stop_tool")}
     tools, parameters = _tools(options, catalogue), options.parameters()
     return run_agent(messages, stage=TURN, tools=tools, endpoint=options.path, **limits, **parameters)
 
 
-def _worked(item: Item, options: AgentLoop, catalogue: RewardCatalogue) -> Flow:
+def _worked(item: Item, options: AgentLoop, catalogue: Catalogue) -> Flow:
     run: AgentRun = yield from _run(options, item.chat(), catalogue)
     last = run.turns[-1]
     result = next((use.called.text for use in last.uses if use.name == options.stop_tool and use.called.ok), run.text)
@@ -71,25 +70,11 @@ def _worked(item: Item, options: AgentLoop, catalogue: RewardCatalogue) -> Flow:
         return lost(item, last.answer, counters=counters, **values)
     reward = rollout.reward_of(item.columns, options, catalogue)
     if reward is not None:
-        scored: Scored = yield from _scored(item, options, reward, run, result or "")
-        values |= {"score": scored.score, "acc": scored.acc, "pred": scored.pred, "reward_error": scored.error}
-        counters["reward_errors"] = int(scored.error is not None)
-    return Result(result, counters, **values)
-
-
-def _scored(item: Item, options: AgentLoop, reward: str, run: AgentRun, result: str) -> Any:
-    """Score the result of a run: by a grader's model, or by a reward that sees the messages, too."""
-    grader = graders.of_model(reward)
-    answer = Answer(ok=True, text=result)
-    if grader is not None:
-        (scored,) = yield from rollout.graded(item, options, grader, [answer])
-        return scored
-    score = rollout.score_of(item, options, reward, answer)
-    if options.grader is None:
         seen = {"num_turns": len(run.turns), "messages": run.history, "stop": run.stop}
-        score = replace(score, extra_info={**(score.extra_info or {}), **seen})
-    (scored,) = yield [score]
-    return scored
+        (score,) = yield from rollout.scored(item, options, reward, [result or ""], seen)
+        values |= {"score": score.score, "acc": score.acc, "pred": score.pred, "reward_error": score.error}
+        counters["reward_errors"] = int(score.error is not None)
+    return Result(result, counters, **values)
 
 
 def _turn(turn: AgentTurn, options: AgentLoop, tokens: dict[str, Any] | None) -> dict[str, Any]:
@@ -115,7 +100,7 @@ def _turn(turn: AgentTurn, options: AgentLoop, tokens: dict[str, Any] | None) ->
     return values
 
 
-def recipe_of(catalogue: RewardCatalogue) -> Recipe[AgentLoop]:
+def recipe_of(catalogue: Catalogue) -> Recipe[AgentLoop]:
     """Return the recipe for a deployment with these tools and rewards."""
 
     def stages(options: AgentLoop) -> list[Stage]:

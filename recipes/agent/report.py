@@ -15,7 +15,7 @@ from batchyard import json_lines
 from batchyard.recipes import Bars, Block, EndedItem, Histogram, Messages, Report, Results, Tool
 from recipes.agent import tokens
 from recipes.agent.options import AgentLoop
-from recipes.agent.traces import described_tool, trace_of
+from recipes.agent.traces import trace_of
 from recipes.measures import intervals
 from recipes.rollout.report import PROMPT_WITH_TOOLS, asked_of, typed, with_read_by_verl, write_table
 
@@ -58,7 +58,7 @@ def write(results: Results, options: AgentLoop, tools: Sequence[Tool]) -> Report
 def _rows(columns: pa.Table, items: Sequence[EndedItem], options: AgentLoop, tools: Sequence[Tool]) -> pa.Table:
     columns = with_read_by_verl(columns, items, options, PROMPT_WITH_TOOLS)
     values = [_values(item, options) for item in items]
-    described = [{"type": "function", "function": described_tool(tool)} for tool in tools]
+    described = [{"type": "function", "function": tool.described} for tool in tools]
     for name, kind in zip(RESULTS.names, RESULTS.types, strict=True):
         array = _tools(described, len(items)) if name == "tools" else pa.array([row[name] for row in values], kind)
         place = columns.schema.get_field_index(name)

@@ -55,7 +55,7 @@ def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: 
         "id": item.custom_id,
         "task": {"type": "Task", "data": task},
         "agent": {"config": {"model": options.model, "max_turns": options.max_turns}, "name": "agent"},
-        "tools": [described_tool(tool) for tool in tools],
+        "tools": [tool.described for tool in tools],
         "nodes": nodes.nodes,
         "calls": calls,
         "rewards": {} if score is None else {"reward": {"score": score, "weight": 1.0}},
@@ -70,10 +70,6 @@ def trace_of(item: EndedItem, prompt: Messages, tools: Sequence[Tool], options: 
         "errors": [] if item.error is None else [_error(item.error)],
         "timing": {"start": item.started_at or 0.0},
     }
-
-
-def described_tool(tool: Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
 class _Nodes:

@@ -12,7 +12,7 @@ from recipes.evaluate.questions import turns_of
 from recipes.evaluate.scoring import asserts_of, check_ignored, kind_of
 from recipes.gates.answers import external
 from recipes.options import check_extract, check_reward, option
-from recipes.rewards.catalogue import RewardCatalogue
+from recipes.registry import Catalogue
 from recipes.rollout.options import GROUND_TRUTH
 
 RESERVED = frozenset(
@@ -22,7 +22,7 @@ RESERVED = frozenset(
 """Names in results and metrics that no metric can have."""
 
 
-def check(options: Evaluate, rewards: RewardCatalogue) -> None:
+def check(options: Evaluate, rewards: Catalogue) -> None:
     """Raise ValueError, with the path of the option, for options that cannot be."""
     if options.repeats > 1 and options.sampling.temperature == 0:
         raise ValueError("sampling.temperature: at 0 all repeats are the same; take repeats = 1, or raise it")
@@ -64,7 +64,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
     return f" Did you mean '{near}'?" if near and near != name else ""
 
 
-def needed_columns(options: Evaluate, row: Mapping[str, Any], rewards: RewardCatalogue) -> list[str]:
+def needed_columns(options: Evaluate, row: Mapping[str, Any], rewards: Catalogue) -> list[str]:
     """Return the columns that a row's rewards read. Raises InvalidItem for choices or gates that are none."""
     if options.choices is not None:
         choices_of(row, options.choices)

@@ -7,7 +7,7 @@ from recipes.answers import unanswered
 from recipes.evaluate import checks, judging, likelihood, questions, report, scoring
 from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate
 from recipes.evaluate.scoring import ScoredAnswer
-from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
+from recipes.registry import Catalogue, RewardedRecipe
 
 STAGE = "answer"
 
@@ -23,7 +23,7 @@ def _stages(options: Evaluate) -> list[str | Stage]:
     return [STAGE, *([judging.STAGE] if asks_a_model else [])]
 
 
-def _probe(options: Evaluate, rewards: RewardCatalogue) -> list[Ask | Score | Check]:
+def _probe(options: Evaluate, rewards: Catalogue) -> list[Ask | Score | Check]:
     if options.choices is not None:
         return list(likelihood.asks(options.model, "1 + 1 =", [" 2"]))
     examples: list[Ask | Score | Check] = [_ask(options, "1 + 1 =")]
@@ -54,7 +54,7 @@ def _sample(options: Evaluate, answer: Answer, scored: ScoredAnswer | None) -> d
     return kept | ({"reasoning": answer.extra["reasoning"]} if "reasoning" in answer.extra else {})
 
 
-def _evaluated(item: Item, options: Evaluate, rewards: RewardCatalogue) -> Flow:
+def _evaluated(item: Item, options: Evaluate, rewards: Catalogue) -> Flow:
     content = questions.content_of(item, options)
     judge = None if options.judge is None else judging.Judge(options.judge, item, item.messages, options.ground_truth)
     seeded = options.seeds == "derived" and options.sampling.temperature > 0
@@ -88,7 +88,7 @@ def _evaluated(item: Item, options: Evaluate, rewards: RewardCatalogue) -> Flow:
     return Result(scored[0].answer.text, counters, **values)
 
 
-def recipe_of(rewards: RewardCatalogue) -> Recipe[Evaluate]:
+def recipe_of(rewards: Catalogue) -> Recipe[Evaluate]:
     """Return the recipe for a deployment with these rewards and gates."""
 
     @recipe(

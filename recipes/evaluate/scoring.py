@@ -16,7 +16,7 @@ from recipes.evaluate.judging import STAGE, Judge
 from recipes.evaluate.options import ASSERTS, JUDGE, Evaluate, MetricOptions
 from recipes.gates import parse, subject
 from recipes.options import column_of
-from recipes.rewards.catalogue import RewardCatalogue
+from recipes.registry import Catalogue
 from recipes.rewards.overlap import ARTICLE, NO_PUNCTUATION
 from recipes.rollout.options import data_source_of
 
@@ -46,7 +46,7 @@ class ScoredAnswer:
             self.errors[label] = scored.error
 
 
-def kind_of(metric: MetricOptions, rewards: RewardCatalogue) -> Kind:
+def kind_of(metric: MetricOptions, rewards: Catalogue) -> Kind:
     """Return who measures: a model, a reward, or a gate for any other name."""
     if metric.grader is not None:
         return "model"
@@ -110,7 +110,7 @@ def asserts_of(columns: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
     return asserts
 
 
-def score(item: Item, options: Evaluate, rewards: RewardCatalogue, answers: Sequence[ScoredAnswer]) -> Part:
+def score(item: Item, options: Evaluate, rewards: Catalogue, answers: Sequence[ScoredAnswer]) -> Part:
     """Score the answers of a question by all metrics but the judge."""
     kinds = {kind: [m for m in options.metrics if kind_of(m, rewards) == kind] for kind in ("reward", "gate", "model")}
     yield from _rewarded(item, options, kinds["reward"], answers)

@@ -10,7 +10,7 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from batchyard.comparing.patterns import compiled, escaped
-from batchyard.recipes import Failure, Gate, Item, gate
+from batchyard.recipes import Failure, Gate, Item, field_of, gate
 
 PLACE = re.compile(r"\{\{ *([^{} ]+) *\}\}")
 
@@ -29,12 +29,11 @@ def named_columns(value: Any) -> list[str]:
 
 
 def _value(columns: Mapping[str, Any], path: str) -> Any:
-    value: Any = columns
-    for name in path.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            raise KeyError(f"the item has no column {path!r}; its columns: {', '.join(columns) or 'none'}")
-        value = value[name]
-    return value
+    try:
+        return field_of(columns, path)
+    except KeyError:
+        there = ", ".join(columns) or "none"
+        raise KeyError(f"the item has no column {path!r}; its columns: {there}") from None
 
 
 def one(value: Any) -> str:

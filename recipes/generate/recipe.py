@@ -84,7 +84,7 @@ def finish(results: Results, options: Generate) -> Report:
     for item, each in zip(made, metrics, strict=True):
         if "good" not in each:
             raise ValueError(f"job {item.result['job_id']}, round {item.columns['round'] + 1}, has no report")
-    last = metrics[-1] if metrics else rounds.Progress().values()
+    last = metrics[-1] if metrics else vars(rounds.Progress())
     totals = {name: last[name] for name in ("good", "tried", "requests", "tokens", "longest", "rejected")}
     report = {"wanted": options.count, "rounds": len(made), **totals}
     return Report(report, _view(metrics, records), _warnings(report, options))

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from batchyard.recipes import Report, Results
 from recipes.generate.options import Drafts, Making
@@ -47,15 +47,7 @@ class Progress:
     tokens: int = 0
     longest: int = 0  # the most tokens of a candidate
     silent: bool = False  # the last round has had no answer at all
-    rejected: Counter[str] = field(default_factory=Counter)  # by reason
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return what `values` has returned."""
-        return cls(**{**values, "rejected": Counter(values["rejected"])})
-
-    def values(self) -> dict[str, Any]:
-        return {**asdict(self), "rejected": dict(self.rejected)}
+    rejected: dict[str, int] = field(default_factory=dict)  # by reason
 
 
 def candidate(number: int, seeds: int, options: Making) -> Candidate:
@@ -99,37 +91,21 @@ def by_seed(first: int, number: int, seeds: int) -> dict[int, list[list[int]]]:
     return by_seed
 
 
-class Selection:
-    """The good rows of all rounds so far, in the order of their candidates, and why others are none."""
-
-    def __init__(self, options: Drafts) -> None:
-        self._options = options
-        self._distinct = None if options.similarity is None else DistinctTexts(options.similarity)
-        self.kept: list[dict[str, Any]] = []  # good rows, `count` at most
-        self.rejected: list[dict[str, Any]] = []  # rows of this round that are not, with `reason`
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Take in a row that is good but for what stands already."""
-        if row["reason"] is None and self._distinct is not None:
-            number = self._distinct.add(row["draft"])
-            if number is not None:
-                row = {**row, "reason": "duplicate", "message": f"It is a near-duplicate of row {number + 1}."}
-        if row["reason"] is None and len(self.kept) >= self._options.count:
-            row = {**row, "reason": "not_needed", "message": "There were enough good rows."}
-        (self.kept if row["reason"] is None else self.rejected).append(row)
-
-
 def finish(results: Results, options: Drafts) -> Report:
     """Choose the good rows, and write what the next round takes if one comes."""
-    progress, selection = Progress(), Selection(options)
+    progress, distinct = Progress(), None if options.similarity is None else DistinctTexts(options.similarity)
+    kept: list[dict[str, Any]] = []  # the good rows of all rounds so far, in the order of their candidates
+    rejected: list[dict[str, Any]] = []  # rows of this round that are none, with `reason`
     seeds: dict[int, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for item in results.items():
         result = item.result
         if "progress" in result:
-            progress = Progress.of(result["progress"])
+            progress = Progress(**result["progress"])
         elif "kept" in result:
-            selection.add(result["kept"])
+            kept.append(result["kept"])
+            if distinct is not None:
+                distinct.add(result["kept"]["draft"])
         else:
             state = item.columns.get(STATE) or {}
             columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
@@ -138,26 +114,33 @@ def finish(results: Results, options: Drafts) -> Report:
             rows += [{**row, "seed": result["seed"], "seed_id": seed_id} for row in result.get("rows") or ()]
     progress.round += 1
     for row in sorted(rows, key=lambda row: row["candidate"]):  # so that no seed comes before the others
-        selection.add({**row, "round": progress.round})
-    progress.good = len(selection.kept)
+        row["round"] = progress.round
+        if row["reason"] is None and distinct is not None:
+            number = distinct.add(row["draft"])
+            if number is not None:
+                row |= {"reason": "duplicate", "message": f"It is a near-duplicate of row {number + 1}."}
+        if row["reason"] is None and len(kept) >= options.count:
+            row |= {"reason": "not_needed", "message": "There were enough good rows."}
+        (kept if row["reason"] is None else rejected).append(row)
+    progress.good = len(kept)
     progress.tried += len(rows)
     progress.requests += sum(row["requests"] for row in rows)
     progress.tokens += sum(row["tokens"] for row in rows)
     progress.longest = max([progress.longest, *(row["tokens"] for row in rows)])
-    progress.rejected += Counter(row["reason"] for row in selection.rejected)
+    progress.rejected = dict(Counter(progress.rejected) + Counter(row["reason"] for row in rejected))
     progress.silent = all(row["unanswered"] for row in rows)
-    write_lines(results, KEPT, selection.kept)
-    write_lines(results, REJECTED, selection.rejected)
+    write_lines(results, KEPT, kept)
+    write_lines(results, REJECTED, rejected)
     if following := next_round(progress, options):
-        write_lines(results, NEXT, _next_rows(selection.kept, seeds, progress, following))
-    return Report({**progress.values(), "next": following})
+        write_lines(results, NEXT, _next_rows(kept, seeds, progress, following))
+    return Report({**asdict(progress), "next": following})
 
 
 def _next_rows(
     kept: Iterable[Mapping[str, Any]], seeds: Mapping[int, dict[str, Any]], progress: Progress, number: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the next round's input: the progress, the good rows so far, and the seeds with their candidates."""
-    yield {"custom_id": "progress", "prompt": "", STATE: {"progress": progress.values()}}
+    yield {"custom_id": "progress", "prompt": "", STATE: {"progress": asdict(progress)}}
     for index, row in enumerate(kept, 1):
         yield {"custom_id": f"kept-{index}", "prompt": "", STATE: {"kept": row}}
     for seed, parts in by_seed(progress.tried, number, len(seeds)).items():

@@ -64,7 +64,7 @@ def student(freedom: int) -> float:
 
 
 def draws(columns: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """Return the means of DRAWS draws with replacement. Columns are of one length, and drawn alike."""
+    """Return the means of DRAWS draws with replacement. Columns of one length are drawn alike."""
     means: list[NDArray[np.float64]] = [np.empty(0)] * len(columns)
     for count in {len(column) for column in columns}:
         places = [place for place, column in enumerate(columns) if len(column) == count]

@@ -4,7 +4,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from math import comb
 from typing import Any
 
@@ -212,10 +211,8 @@ class Tally:
         means = {name: column.mean for name, column in columns.items()}
         named = {name: column for name, column in columns.items() if name.startswith(WITH_INTERVAL)}
         ends = {name: column.normal_interval for name, column in named.items() if not column.is_whole}
-        whole = sorted((len(column), name) for name, column in named.items() if column.is_whole)
-        for _, group in groupby(whole, key=lambda entry: entry[0]):
-            names = [name for _, name in group]
-            ends.update(zip(names, intervals.of_means([named[name].values for name in names]), strict=True))
+        whole = [name for _, name in sorted((len(column), name) for name, column in named.items() if column.is_whole)]
+        ends.update(zip(whole, intervals.of_means([named[name].values for name in whole]), strict=True))
         if absent := columns.get("no_answer"):
             ends["no_answer"] = intervals.wilson(round(absent.mean * len(absent)), len(absent))
         return {**counts, **means, "intervals": ends}

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
-
-from pydantic import BaseModel
+from typing import Any
 
 from batchyard.recipes import EndedItem
 
@@ -22,118 +20,55 @@ class Agent:
     diverse: bool
 
 
-class _Event(BaseModel):
-    """`timestamp` is when the task ended."""
+def deliberation(item: EndedItem) -> dict[str, Any]:
+    """Return a task as `panel.jsonl` has it.
 
-    type: str
-    task_id: str
-
-
-class AgentCompleted(_Event):
-    """An agent has a proposal. `duration_ms` is the time of its requests in the engine.
-
-    `proposal`: content, author_id, author_role, model, temperature, tokens (in and out), finish_reason.
+    `results`: proposals with what they were ranked by, the best first: proposal; checks (gate, value, weight, passed,
+    category, message); score; judge (mark, and comparison: won, lost or tied); rank. `failed_agents`: agents without a
+    proposal.
     """
-
-    type: Literal["agent.response.completed"] = "agent.response.completed"
-    agent_id: str
-    role: str
-    proposal: dict[str, Any]
-    status: Literal["completed"] = "completed"
-    duration_ms: float | None
-    timestamp: datetime | None
-    model: str
-    diversity: bool
-
-
-class AgentFailed(_Event):
-    """An agent has no proposal."""
-
-    type: Literal["agent.response.failed"] = "agent.response.failed"
-    agent_id: str
-    role: str
-    status: Literal["failed"] = "failed"
-    error: str
-    error_type: str
-    duration_ms: float | None
-    timestamp: datetime | None
-
-
-class Deliberation(BaseModel):
-    """A task as `panel.jsonl` has it.
-
-    Attributes:
-        results: proposals with what they were ranked by: proposal; checks (gate, value, weight, passed, category,
-            message); score; judge (mark, and comparison: won, lost or tied); rank. Best first.
-        failed_agents: agents without a proposal: agent_id, error, error_type (the code of the error).
-    """
-
-    task_id: str
-    status: str
-    winner: str | None
-    results: list[dict[str, Any]]
-    failed_agents: list[dict[str, Any]]
-    duration_ms: float | None
-
-
-class DeliberationCompleted(Deliberation, _Event):
-    """A task has at least one proposal."""
-
-    type: Literal["deliberation.completed"] = "deliberation.completed"
-    timestamp: datetime | None
-
-
-class DeliberationFailed(Deliberation, _Event):
-    """A task ended without a proposal, or before its panel was done."""
-
-    type: Literal["deliberation.failed"] = "deliberation.failed"
-    timestamp: datetime | None
-    error: str
-    error_type: str
-
-
-def deliberation(item: EndedItem) -> Deliberation:
     begun, ended = item.started_at, item.ended_at
     ranked = ({name: each[name] for name in each if name != "scores"} for each in item.result.get("results", []))
-    return Deliberation(
-        task_id=item.custom_id,
-        status=item.state,
-        winner=item.result.get("winner"),
-        results=list(ranked),
-        failed_agents=item.result.get("failed_agents", []),
-        duration_ms=None if begun is None or ended is None else round((ended - begun) * 1000, 3),
-    )
+    return {
+        "task_id": item.custom_id,
+        "status": item.state,
+        "winner": item.result.get("winner"),
+        "results": list(ranked),
+        "failed_agents": item.result.get("failed_agents", []),
+        "duration_ms": None if begun is None or ended is None else round((ended - begun) * 1000, 3),
+    }
 
 
 def events_of(item: EndedItem, agents: Sequence[Agent]) -> list[dict[str, Any]]:
-    """Return the events of a task that has ended, those of its agents in their order first."""
+    """Return the events of a task that has ended, those of its agents in their order first.
+
+    `timestamp` is when the task ended, and an agent's `duration_ms` the time of its requests in the engine.
+    """
     task = deliberation(item)
-    timestamp = None if item.ended_at is None else datetime.fromtimestamp(item.ended_at, UTC)
-    proposals = {ranked["proposal"]["author_id"]: ranked["proposal"] for ranked in task.results}
-    failures = {failed["agent_id"]: failed for failed in task.failed_agents}
+    ended = None if item.ended_at is None else datetime.fromtimestamp(item.ended_at, UTC).isoformat()
+    timestamp = ended and ended.replace("+00:00", "Z")
+    proposals = {ranked["proposal"]["author_id"]: ranked["proposal"] for ranked in task["results"]}
+    failures = {failed["agent_id"]: failed for failed in task["failed_agents"]}
     seconds: dict[str, list[float]] = {}
     for message in item.result.get("dialogue", []):
         if message["duration_seconds"] is not None:
             seconds.setdefault(message["author"], []).append(message["duration_seconds"])
-    made: list[BaseModel] = []
+    events = []
     for agent in agents:
         durations = seconds.get(agent.id)
-        common: dict[str, Any] = {
-            "task_id": task.task_id,
-            "agent_id": agent.id,
-            "role": agent.role,
-            "duration_ms": round(sum(durations) * 1000, 3) if durations else None,
-            "timestamp": timestamp,
-        }
+        named = {"task_id": item.custom_id, "agent_id": agent.id, "role": agent.role}
+        times = {"duration_ms": round(sum(durations) * 1000, 3) if durations else None, "timestamp": timestamp}
         if proposal := proposals.get(agent.id):
-            made.append(AgentCompleted(proposal=proposal, model=agent.model, diversity=agent.diverse, **common))
+            kept = {"proposal": proposal, "status": "completed", **times}
+            event = {**named, **kept, "model": agent.model, "diversity": agent.diverse}
+            events.append({"type": "agent.response.completed", **event})
         elif failed := failures.get(agent.id):
-            made.append(AgentFailed(error=failed["error"], error_type=failed["error_type"], **common))
-    values = dict(task) | {"timestamp": timestamp}
-    if item.state == "completed":
-        made.append(DeliberationCompleted(**values))
-    else:
-        error = item.error or {}
-        code = str(error.get("code") or item.state)
-        made.append(DeliberationFailed(error=str(error.get("message") or code), error_type=code, **values))
-    return [event.model_dump(mode="json") for event in made]
+            error = {"error": failed["error"], "error_type": failed["error_type"]}
+            events.append({"type": "agent.response.failed", **named, "status": "failed", **error, **times})
+    event = {"type": "deliberation.completed", **task, "timestamp": timestamp}
+    if item.state != "completed":
+        reason = item.error or {}
+        code = str(reason.get("code") or item.state)
+        failure = {"error": str(reason.get("message") or code), "error_type": code}
+        event |= {"type": "deliberation.failed", **failure}
+    return [*events, event]

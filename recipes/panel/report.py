@@ -196,7 +196,7 @@ def report(results: Results, options: PanelOptions) -> Report:
         tasks, messages, told = (stack.enter_context(results.create(name)) for name in names)
         for item in results.items():
             tally.add(item)
-            tasks.write(line(deliberation(item).model_dump(mode="json")))
+            tasks.write(line(deliberation(item)))
             for message in item.result.get("dialogue", []):
                 messages.write(line({"task_id": item.custom_id, **message}))
             for event in events_of(item, agents):

@@ -304,46 +304,36 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 }
 
 
+_Formula: TypeAlias = Callable[[Mapping[str, float]], float]
+
+
 @functools.lru_cache(maxsize=128)
-def _formula(text: str, names: frozenset[str]) -> Callable[[Mapping[str, float]], float]:
+def _formula(text: str, names: frozenset[str]) -> _Formula:
     """Compile a formula of numbers, names, + - * / ^, and min max abs floor ceil exp sqrt log."""
     try:
         tree = ast.parse(text.strip().replace("^", "**"), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is no formula") from error
 
-    def check(node: ast.expr) -> None:
+    def compiled(node: ast.expr) -> _Formula:
         match node:
             case ast.Constant(value=value) if type(value) in (int, float):
-                pass
+                number = float(str(value))
+                return lambda _: number
             case ast.Name(id=name) if name in names:
-                pass
+                return lambda scores: scores[name]
             case ast.Name(id=name):
                 raise ValueError(f"{name!r} is no grader; available: {', '.join(sorted(names))}")
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                check(left)
-                check(right)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
-                check(operand)
+                combine, one, other = _OPERATORS[type(op)], compiled(left), compiled(right)
+                return lambda scores: combine(one(scores), other(scores))
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
+                inner = compiled(operand)
+                return (lambda scores: -inner(scores)) if isinstance(op, ast.USub) else inner
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
-                for argument in args:
-                    check(argument)
+                function, inputs = _FUNCTIONS[name], [compiled(argument) for argument in args]
+                return lambda scores: float(function(*(each(scores) for each in inputs)))
             case _:
                 raise ValueError(f"{ast.unparse(node)!r} cannot be part of a formula")
 
-    def value_of(node: ast.expr, scores: Mapping[str, float]) -> float:
-        match node:
-            case ast.Constant(value=value):
-                return float(str(value))
-            case ast.Name(id=name):
-                return scores[name]
-            case ast.BinOp(left=left, op=op, right=right):
-                return _OPERATORS[type(op)](value_of(left, scores), value_of(right, scores))
-            case ast.UnaryOp(op=op, operand=operand):
-                return -value_of(operand, scores) if isinstance(op, ast.USub) else value_of(operand, scores)
-            case ast.Call(func=ast.Name(id=name), args=args):
-                return float(_FUNCTIONS[name](*(value_of(argument, scores) for argument in args)))
-        raise AssertionError(node)
-
-    check(tree)
-    return lambda scores: value_of(tree, scores)
+    return compiled(tree)

@@ -1,15 +1,15 @@
 """Recipe `rollout`: n samples of each prompt, scored by a reward. What it leaves behind is in `report`."""
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchyard.recipes import Answer, Ask, Check, Flow, InvalidItem, Item, Recipe, Result, Score, Scored, recipe
 from recipes import extracts
-from recipes.answers import unanswered
+from recipes.answers import Part, unanswered
 from recipes.options import check_extract, check_reward
+from recipes.registry import Catalogue, RewardedRecipe
 from recipes.rewards import graders
-from recipes.rewards.catalogue import RewardCatalogue, RewardedRecipe
 from recipes.rollout import report as rollout_report
 from recipes.rollout.options import GROUND_TRUTH, RewardOptions, Rollout, data_source_of, ground_truth_of
 
@@ -18,7 +18,7 @@ GRADE = "grade"
 """The stage of a grader that asks a model."""
 
 
-def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: RewardCatalogue) -> str | None:
+def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: Catalogue) -> str | None:
     """Return the name of a row's reward, or a grader's JSON; None for an unknown source."""
     if isinstance(options.reward, str):
         return options.reward
@@ -31,7 +31,7 @@ def reward_of(columns: Mapping[str, Any], options: RewardOptions, rewards: Rewar
     return None if reward is None else reward.name
 
 
-def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
+def check_rewards(options: RewardOptions, rewards: Catalogue) -> None:
     """Raise ValueError, with the path of the option, for a reward or an extract that cannot be."""
     named: list[tuple[str, Any]] = [] if options.reward is None else [("reward", options.grader or options.reward)]
     if isinstance(options.reward, dict) and options.grader is None:
@@ -43,7 +43,7 @@ def check_rewards(options: RewardOptions, rewards: RewardCatalogue) -> None:
     check_extract("extract", options.extract)
 
 
-def columns_of(options: Rollout, row: Mapping[str, Any], rewards: RewardCatalogue) -> Sequence[str]:
+def columns_of(options: Rollout, row: Mapping[str, Any], rewards: Catalogue) -> Sequence[str]:
     """Return the columns that a row's reward needs."""
     check_columns(row, rollout_report.COLUMNS)
     name = reward_of(row, options, rewards)
@@ -62,7 +62,7 @@ def check_columns(row: Mapping[str, Any], own: Sequence[str]) -> None:
         raise InvalidItem("column_taken", f"The results have a column {taken[0]!r} of their own; rename the input's.")
 
 
-def columns_of_reward(options: RewardOptions, name: str, rewards: RewardCatalogue) -> Sequence[str]:
+def columns_of_reward(options: RewardOptions, name: str, rewards: Catalogue) -> Sequence[str]:
     needed = rewards.reward(name).columns
     return [options.ground_truth if path == GROUND_TRUTH and options.ground_truth else path for path in needed]
 
@@ -72,25 +72,22 @@ def _ask(options: Rollout, content: Any, seed: int | None) -> Ask:
     return Ask(STAGE, content, model=options.model, seed=seed, **tokens, **options.sampling.parameters())
 
 
-def graded(
-    item: Item, options: RewardOptions, grader: graders.ModelGrader, answers: Sequence[Answer]
-) -> Generator[list[Ask], Any, list[Scored]]:
-    """Ask a grader's model about answers, and return their scores."""
-    contents = [grader.messages(item.columns, extracts.part(options.extract, answer.text)) for answer in answers]
-    asks = [grader.ask(GRADE, content) for content in contents if content is not None]
-    grades = iter((yield asks) if asks else [])
-    return [Scored(0.0) if content is None else grader.scored(next(grades)) for content in contents]
-
-
-def score_of(item: Item, options: RewardOptions, reward: str, answer: Answer) -> Score:
-    """Return the call of a reward for an answer."""
-    return Score(
-        reward,
-        data_source_of(item.columns),
-        extracts.part(options.extract, answer.text),
-        ground_truth_of(item.columns, options),
-        dict(item.columns) if options.grader is not None else item.columns.get("extra_info"),
-    )
+def scored(
+    item: Item, options: RewardOptions, reward: str, texts: Sequence[str], seen: Mapping[str, Any] | None = None
+) -> Part[list[Scored]]:
+    """Score answers: by a grader's model, or by a reward, for which `seen` is part of `extra_info`."""
+    texts = [extracts.part(options.extract, text) for text in texts]
+    if (grader := graders.of_model(reward)) is not None:
+        contents = [grader.messages(item.columns, text) for text in texts]
+        asks = [grader.ask(GRADE, content) for content in contents if content is not None]
+        grades = iter((yield asks) if asks else [])
+        return [Scored(0.0) if content is None else grader.scored(next(grades)) for content in contents]
+    extra = dict(item.columns) if options.grader is not None else item.columns.get("extra_info")
+    if seen is not None and options.grader is None:
+        extra = {**(extra or {}), **seen}
+    source, truth = data_source_of(item.columns), ground_truth_of(item.columns, options)
+    scores: list[Scored] = yield [Score(reward, source, text, truth, extra) for text in texts]
+    return scores
 
 
 def _sample(options: Rollout, answer: Answer, scored: Scored | None) -> dict[str, Any]:
@@ -137,7 +134,6 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
     """Sample a prompt and score the answers by this reward, or by a grader of this JSON."""
     if reward is None:
         return item.failed("no_reward", f"data source {data_source_of(item.columns)!r} has no reward")
-    grader = graders.of_model(reward)
     seeded = options.seeds == "derived" and options.sampling.temperature > 0
     wave = options.n if options.threshold is None else options.wave
     content = item.chat()
@@ -148,18 +144,13 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
         answers: list[Answer] = yield [
             _ask(options, content, item.seed(STAGE, number) if seeded else None) for number in numbers
         ]
-        answered = [answer for answer in answers if unanswered(answer) is None]
-        scores: list[Scored] = []
-        if answered and grader is not None:
-            scores = yield from graded(item, options, grader, answered)
-        elif answered:
-            scores = yield [score_of(item, options, reward, answer) for answer in answered]
-        scores_left = iter(scores)
+        texts = [answer.text for answer in answers if unanswered(answer) is None]
+        scores = iter((yield from scored(item, options, reward, texts)) if texts else ())
         for answer in answers:
-            scored = next(scores_left) if unanswered(answer) is None else None
-            samples.append(_sample(options, answer, scored))
-            if scored is not None and scored.score > best[0]:
-                best = scored.score, answer.text
+            score = next(scores) if unanswered(answer) is None else None
+            samples.append(_sample(options, answer, score))
+            if score is not None and score.score > best[0]:
+                best = score.score, answer.text
     counters = {
         "samples": len(samples),
         "unanswered": sum(sample["text"] is None for sample in samples),
@@ -171,7 +162,7 @@ def _sampled(item: Item, options: Rollout, reward: str | None) -> Flow:
     return Result(best[1], counters, samples=samples)
 
 
-def recipe_of(rewards: RewardCatalogue) -> Recipe[Rollout]:
+def recipe_of(rewards: Catalogue) -> Recipe[Rollout]:
     """Return the recipe for a deployment with these rewards."""
 
     def checked(options: Rollout) -> None:

@@ -4,15 +4,16 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 
 from batchyard import config, durations, plugins
 from batchyard.models import OF_SERVERS, ModelSpec
 from batchyard.recipes import BASIC, BareOptions, Judgement
+from batchyard.settings import readable
 from batchyard.wording import quoted, suggestion
 from recipes.options import option
 from recipes.tune.slo import parse
@@ -40,19 +41,11 @@ SEED = (
 """Cells of the matrix `seed`: purpose, requests at once, and parallel equal batches."""
 
 
-def _checked(check: Callable[[str], object]) -> AfterValidator:
-    def unchanged(text: str) -> str:
-        check(text)
-        return text
-
-    return AfterValidator(unchanged)
+Duration = Annotated[str, readable(durations.seconds)]
 
 
-Duration = Annotated[str, _checked(durations.seconds)]
-
-
-class TuneOptions(BareOptions):
-    """Options of `tune`, over HTTP and in the terminal alike."""
+class Tune(BareOptions):
+    """Options of `tune`."""
 
     models: list[str] = Field(min_length=1, description="Models to tune, by their names in models.toml")
     matrix: Literal["seed"] | None = Field(
@@ -75,7 +68,7 @@ class TuneOptions(BareOptions):
     repeats: int = Field(3, ge=1, le=100, description="Measurements of each cell; its figures are their medians")
     budget: Duration | None = Field(None, description="Time for all cells, such as 2h; no cell starts after it")
     cell_budget: Duration = Field("30m", description="Time for one cell, its start included")
-    slo: Judgement[Annotated[str, _checked(parse)] | None] = Field(
+    slo: Judgement[Annotated[str, readable(parse)] | None] = Field(
         None, description="What a cell has to meet: `p95<=5s,errors<=5%,tokens>=1000/s,rows>=5/s`, or `seed` for these"
     )
     window: Judgement[Duration] = Field("24h", description="The report says how many rows the best cell answers in it")
@@ -86,6 +79,10 @@ class TuneOptions(BareOptions):
     )
     cells: int = Field(12, ge=1, le=MOST, description="Cells of the matrix that search `optuna` measures")
     repair: bool = Field(False, description="Try the remedy of a failed cell as one more cell")
+    options: dict[str, Any] = Field(
+        {}, description="Options of recipe `batch` for all requests; keys may have dots, as in sampling.max_tokens"
+    )
+    warm_up: int = Field(16, ge=1, description="Rows of the job that starts a cell's engine and is not measured")
 
     @field_validator("set")
     @classmethod
@@ -103,6 +100,14 @@ class TuneOptions(BareOptions):
             if rest and rest[0] in OF_SERVERS:  # a client must not start programs
                 raise ValueError(f"{key}: how a server is started is set in models.toml only")
         return dimensions
+
+    @field_validator("options")
+    @classmethod
+    def _paths(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for key in values:
+            if config.path(key)[0] in ("model", "fresh", "retries"):
+                raise ValueError(f"{key}: `tune` sets it itself; leave it out")
+        return values
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,7 @@ class Cell(BaseModel):
         return json.dumps([self.model, self.entry(base), self.concurrency], sort_keys=True)
 
 
-def cells(options: TuneOptions, bases: Sequence[TunedModel]) -> list[Cell]:
+def cells(options: Tune, bases: Sequence[TunedModel]) -> list[Cell]:
     """Return the cells of a matrix: the product of its dimensions, models first.
 
     `bases`: of `options.models`, in that order.
@@ -206,7 +211,7 @@ def largest(bases: Sequence[TunedModel]) -> TunedModel:
     return bases[sizes.index(max(known))] if len(known) == len(bases) else bases[-1]
 
 
-def _check(options: TuneOptions, bases: Sequence[TunedModel]) -> None:
+def _check(options: Tune, bases: Sequence[TunedModel]) -> None:
     if options.search == "optuna":
         if options.matrix:
             raise ValueError(
@@ -238,12 +243,12 @@ def _check(options: TuneOptions, bases: Sequence[TunedModel]) -> None:
             raise ValueError(f"models.{index}: matrix '{options.matrix}' runs on {names}; leave out {base.name!r}")
 
 
-def defaults(options: TuneOptions, bases: Sequence[TunedModel]) -> int:
+def defaults(options: Tune, bases: Sequence[TunedModel]) -> int:
     """Return how many cells are models as they are: the first ones."""
     return len(bases) if options.default and (options.matrix or options.batch or options.set) else 0
 
 
-def _product(options: TuneOptions, bases: Sequence[TunedModel]) -> Iterator[Cell]:
+def _product(options: Tune, bases: Sequence[TunedModel]) -> Iterator[Cell]:
     overrides = [dict(zip(options.set, values, strict=True)) for values in itertools.product(*options.set.values())]
     if options.matrix is not None:
         for (kind, size, side_by_side), own in itertools.product(SEED, overrides):

@@ -5,38 +5,18 @@ A cell is a derived model (tasks.derived) under `concurrency` equal jobs of reci
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from pydantic import Field, field_validator
-
-from batchyard import config
 from batchyard.recipes import Child, Recipe, Report, Results
 from recipes.options import nested
 from recipes.reports import json_text, write
 from recipes.tune import plots, report
-from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
+from recipes.tune.cells import Cell, Tune, TunedModel, cells
 from recipes.tune.results import CellResult
 
 RECIPE = "batch"
 """The recipe of a cell's jobs."""
-
-
-class Tune(TuneOptions):
-    """Options of `tune`."""
-
-    options: dict[str, Any] = Field(
-        {}, description="Options of recipe `batch` for all requests; keys may have dots, as in sampling.max_tokens"
-    )
-    warm_up: int = Field(16, ge=1, description="Rows of the job that starts a cell's engine and is not measured")
-
-    @field_validator("options")
-    @classmethod
-    def _paths(cls, values: dict[str, Any]) -> dict[str, Any]:
-        for key in values:
-            if config.path(key)[0] in ("model", "fresh", "retries"):
-                raise ValueError(f"{key}: `tune` sets it itself; leave it out")
-        return values
 
 
 def requests(options: Tune, model: str, *, warm_up: bool = False) -> dict[str, Any]:
@@ -74,28 +54,21 @@ def finish(results: Results, options: Tune) -> Report:
     return Report(report.metrics(document), report.view(document))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TuneRecipe(Recipe[Tune]):
-    """A recipe whose items are cells: configurations of models, measured one after the other.
+    """Makes a recipe whose items are cells: configurations of models, measured one after the other.
 
-    Its jobs start and stop engines, so only administrators make them.
-
-    `cells`: those that are known before it begins, by its options and its models.
+    Its jobs start and stop engines, so only administrators make them. The function returns the cells that are known
+    before it begins, by its options and its models.
     """
 
     kind = "tune"
-    cells: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]
 
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self.cells
+    def __call__(self, function: Callable[[Tune, Sequence[TunedModel]], Sequence[Cell]]) -> Self:
+        return replace(self, function=function)
 
 
-tune = TuneRecipe(
-    name="tune",
-    summary="Measure configurations of a model and name the best.",
-    options=Tune,
-    cells=cells,
-    finish=finish,
-    main="report.md",
-)
+@TuneRecipe("tune", Tune, finish=finish, main="report.md")
+def tune(options: Tune, models: Sequence[TunedModel]) -> Sequence[Cell]:
+    """Measure configurations of a model and name the best."""
+    return cells(options, models)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from batchyard import durations, models
 from batchyard.wording import count
-from recipes.tune.cells import TunedModel, TuneOptions
+from recipes.tune.cells import Tune, TunedModel
 from recipes.tune.results import STEADY, CellResult, Medians, is_steady
 from recipes.tune.slo import METRICS, SLO, parse
 
@@ -32,7 +32,7 @@ class Recommendation:
     rows: int | None = None  # that it answers in the window
 
 
-def objective(options: TuneOptions) -> SLO | None:
+def objective(options: Tune) -> SLO | None:
     return None if options.slo is None else parse(options.slo)
 
 
@@ -67,7 +67,7 @@ def best(results: Sequence[CellResult], slo: SLO | None) -> CellResult | None:
     return min((pair for pair in met if (pair[1].tokens or 0) >= (1 - MARGIN) * most), key=order)[0]
 
 
-def recommend(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> Recommendation:
+def recommend(options: Tune, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> Recommendation:
     """Return what to run with, and why."""
     slo = objective(options)
     chosen = best(results, slo)

@@ -11,7 +11,7 @@ from typing import Any
 
 from batchyard.recipes import Bars, Block, Lines, Matrix, Series, Table
 from recipes.reports import csv_text, interval, number, section
-from recipes.tune.cells import TunedModel, TuneOptions
+from recipes.tune.cells import Tune, TunedModel
 from recipes.tune.diagnosis import diagnose
 from recipes.tune.recommendation import measured, meets, objective, pareto, recommend
 from recipes.tune.results import STEADY, CellResult, at_once, is_steady
@@ -26,7 +26,7 @@ HASH = 12
 OTHER_VALUES = "Cells that ran with other values"
 
 
-def document(options: TuneOptions, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
+def document(options: Tune, bases: Sequence[TunedModel], results: Sequence[CellResult]) -> dict[str, Any]:
     """Return tune.json of `options.models` in their order, and of all results in theirs."""
     slo = objective(options)
     by_name = {base.name: base for base in bases}

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from recipes.tune import slo
-from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells, defaults, made, named
+from recipes.tune.cells import Cell, Tune, TunedModel, cells, defaults, made, named
 from recipes.tune.diagnosis import repair
 from recipes.tune.results import CellResult, batch_of
 
@@ -20,7 +20,7 @@ DRAWS = 20
 
 
 def next_cell(
-    options: TuneOptions,
+    options: Tune,
     bases: Sequence[TunedModel],
     results: Sequence[CellResult],
     *,
@@ -59,7 +59,7 @@ def next_cell(
     return None
 
 
-def _higher(options: TuneOptions, bases: Mapping[str, TunedModel], results: Sequence[CellResult]) -> Iterator[Cell]:
+def _higher(options: Tune, bases: Mapping[str, TunedModel], results: Sequence[CellResult]) -> Iterator[Cell]:
     """Yield the next cell of each series that goes on: twice the `batch` or `concurrency`."""
     objective = slo.parse(options.slo or "")
     raises_batch = bool(options.batch) or not options.concurrency
@@ -113,7 +113,7 @@ def _height(result: CellResult, base: TunedModel, *, raises_batch: bool) -> int:
     return (batch_of(result, base) or FIRST_BATCH) if raises_batch else result.cell.concurrency
 
 
-def proposed(options: TuneOptions, matrix: Sequence[Cell], results: Sequence[CellResult]) -> Cell | None:
+def proposed(options: Tune, matrix: Sequence[Cell], results: Sequence[CellResult]) -> Cell | None:
     """Return the cell of the matrix that Optuna chooses next, None if there are `options.cells` or all of them.
 
     A pure function: the sampler is made anew from the results, so a tune that goes on gets the same cells. It is the
@@ -148,7 +148,7 @@ def proposed(options: TuneOptions, matrix: Sequence[Cell], results: Sequence[Cel
     return left[0]
 
 
-def throughput(result: CellResult, options: TuneOptions) -> float:
+def throughput(result: CellResult, options: Tune) -> float:
     """Return the tokens/s of a cell that meets the SLO, 0 of another."""
     medians = result.medians
     if result.state != "completed" or medians is None or (options.slo and slo.parse(options.slo).broken(medians)):

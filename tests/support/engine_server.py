@@ -65,8 +65,8 @@ class EngineServer:
         ).encode()
         checks = forms.Checks(60)
         flaws = {
-            "cut_off": sum(responses.is_cut_off(answer.body) for answer in answers),
-            "empty": sum(responses.is_empty(answer.body) for answer in answers),
+            "cut_off": sum("cut_off" in responses.flaws(answer.body) for answer in answers),
+            "empty": sum("empty" in responses.flaws(answer.body) for answer in answers),
             "invalid": sum(
                 map(checks.is_invalid, map(json.dumps, bodies), self._files[f"{file_id}-out"].decode().split("\n"))
             ),

@@ -8,7 +8,6 @@ from typing import Any
 
 import requests
 
-from recipes.panel.events import AgentCompleted, AgentFailed, DeliberationCompleted
 from tests.support.stacks import RunningStack
 
 TASKS = 20
@@ -45,13 +44,12 @@ def test_a_panel_is_three_stages_of_as_many_requests_as_tasks_and_agents(stack: 
     assert all(ranked["proposal"]["content"] for task in tasks for ranked in task["results"])
     assert Counter(message["stage"] for message in dialogue) == stages
 
-    completed = [AgentCompleted.model_validate(event) for event in told if event["type"] == "agent.response.completed"]
-    failed = [AgentFailed.model_validate(event) for event in told if event["type"] == "agent.response.failed"]
+    completed = [event for event in told if event["type"] == "agent.response.completed"]
+    failed = [event for event in told if event["type"] == "agent.response.failed"]
     assert (len(completed), len(failed)) == (3 * TASKS - failures, failures)
-    assert {event.role for event in failed} == {"QA"}
+    assert {event["role"] for event in failed} == {"QA"}
     deliberations = [event for event in told if event["type"] == "deliberation.completed"]
-    for event in map(DeliberationCompleted.model_validate, deliberations):
-        assert event.duration_ms is not None and event.duration_ms > 0
+    assert all(event["duration_ms"] > 0 for event in deliberations)
     assert len(deliberations) == TASKS
     assert job["batchyard"]["metrics"]["failed_agents"] == failures
 

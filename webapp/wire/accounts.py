@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from batchyard import durations, tariffs
+from batchyard.settings import readable
 from store.accounting.budgets import State
 from webapp.wire.fields import Name, StrictBody, Window
 from webapp.wire.lists import ListPage, ListQuery
@@ -12,16 +13,11 @@ from webapp.wire.lists import ListPage, ListQuery
 LiveTier = Literal["default", "flex", "none"]
 
 
-def _money(text: str) -> str:
-    tariffs.parse_money(text)
-    return text
-
-
 class CapLimits(StrictBody):
     max_tokens: int | None = Field(
         None, strict=True, ge=0, lt=2**63, description="input and output tokens a month, live and in batches"
     )
-    max_cost: Annotated[str, AfterValidator(_money)] | None = Field(
+    max_cost: Annotated[str, readable(tariffs.parse_money)] | None = Field(
         None, description="what it may spend a month", examples=["5 EUR"]
     )
 

@@ -15,8 +15,8 @@ from webapp.wire.lists import ListPage, ListQuery, QueryParams
 from webapp.wire.work import BatchError, Cost, ListResults, WorkExtension, WorkObject
 
 
-class BatchOptions(fields.StrictBody):
-    """How a batch is run."""
+class ScheduledBatch(fields.StrictBody):
+    """How a batch is run, and the batches of a schedule."""
 
     endpoint: EndpointPath
     completion_window: fields.Window
@@ -25,11 +25,6 @@ class BatchOptions(fields.StrictBody):
     callback_url: fields.CallbackUrl | None = Field(None, description=fields.CALLBACK_URL)
     post_process: fields.Steps = Field(default_factory=list, max_length=16)
     on_invalid: fields.OnInvalid = Field("fail", description=fields.ON_INVALID)
-
-
-class ScheduledBatch(BatchOptions):
-    """How the batches of a schedule are run."""
-
     priority: Priority = Field("normal", description=fields.PRIORITY)
     stop_when: fields.StopWhen | None = Field(None, description=fields.STOP_WHEN)
     guard: Guard | None = Field(None, description=fields.GUARD)

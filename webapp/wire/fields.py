@@ -8,13 +8,9 @@ import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from batchyard import durations, json_lines
+from batchyard.settings import readable
 from tasks.steps import registry
 from tasks.webhooks import outbound
-
-
-def _duration(text: str) -> str:
-    durations.seconds(text)
-    return text
 
 
 def _name(text: str) -> str:
@@ -31,11 +27,11 @@ def _step(entry: dict[str, Any]) -> dict[str, Any]:
     return registry.STEPS.get(name).options.model_validate(entry).model_dump()
 
 
-# The pattern is only for the OpenAPI document: `_duration` validates, with a better message.
+# The pattern is only for the OpenAPI document: `durations` validates, with a better message.
 Window = Annotated[
     str,
     Field(strict=True, examples=["24h"], json_schema_extra={"pattern": "^[1-9][0-9]{0,8}[smhd]$"}),
-    AfterValidator(_duration),
+    readable(durations.seconds),
 ]
 Steps = list[Annotated[dict[str, Any], AfterValidator(_step)]]
 # As with Window, the pattern is only for the document.
@@ -124,17 +120,15 @@ class Idempotent(BaseModel):
 JsonText = BeforeValidator(from_json_text)
 
 
-class PlanRequest(BaseModel):
+class PlanRequest(StrictBody):
     """A plan: answer a random sample of a batch's requests or a job's items first, then pause."""
 
-    model_config = ConfigDict(extra="forbid")
     rows: int = Field(100, strict=True, ge=1, le=1_000, description="size of the sample")
 
 
-class StopWhen(BaseModel):
+class StopWhen(StrictBody):
     """Limits that pause a batch or job: shares of its answers so far, cost, tokens."""
 
-    model_config = ConfigDict(extra="forbid")
     failed: float | None = Field(None, gt=0, lt=1, description="share of the requests that failed")
     length: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer was cut off")
     empty: float | None = Field(None, gt=0, lt=1, description="share of the requests whose answer has no text")

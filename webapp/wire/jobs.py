@@ -199,8 +199,7 @@ class JobDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class JobPage(ListPage[JobObject]):
-    pass
+JobPage = ListPage[JobObject]
 
 
 class DryRunStage(BaseModel):

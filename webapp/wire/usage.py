@@ -5,6 +5,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from batchyard.settings import readable
 from batchyard.tariffs import CURRENCY, PLACES
 from store.accounting.budgets import State, WhenExceeded
 from store.accounting.months import day_of_text
@@ -62,15 +63,10 @@ class UsageQuery(QueryParams):
     )
 
 
-def _day(text: str) -> str:
-    day_of_text(text)
-    return text
-
-
 class RecomputeUsage(StrictBody):
     """The body of POST /v1/usage/recompute."""
 
-    since: Annotated[str, Field(strict=True), AfterValidator(_day)] = Field(
+    since: Annotated[str, Field(strict=True), readable(day_of_text)] = Field(
         description="first day (UTC) whose costs are computed again", examples=["2026-11-01"]
     )
     write: bool = Field(False, strict=True, description="record the new costs; without it, they are shown only")

@@ -85,9 +85,7 @@ class Streaming(BodyObject):
     stream_options: StreamOptions | None = None
 
 
-class Generation(SamplingParameters, Body):
-    stream: bool = False
-    stream_options: StreamOptions | None = None
+class Generation(Streaming, SamplingParameters, Body):
     logit_bias: Biases = None
     response_format: ResponseFormat | None = None
     use_beam_search: bool = False

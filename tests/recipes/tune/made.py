@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from recipes.tune.cells import Cell, TunedModel, TuneOptions, cells
+from recipes.tune.cells import Cell, Tune, TunedModel, cells
 from recipes.tune.results import CellResult, Repeat
 from recipes.tune.search import next_cell
 
@@ -24,8 +24,8 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 Measure = Callable[[Cell], CellResult]
 
 
-def options(**values: Any) -> TuneOptions:
-    return TuneOptions.model_validate({"models": ["mini"]} | values)
+def options(**values: Any) -> Tune:
+    return Tune.model_validate({"models": ["mini"]} | values)
 
 
 def the_cells(*bases: TunedModel, **values: Any) -> list[Cell]:
@@ -48,7 +48,7 @@ def failed(cell: Cell, error: str, *evidence: str, **values: Any) -> CellResult:
 
 
 def run(
-    values: TuneOptions, base: TunedModel, measure: Measure, results: list[CellResult] | None = None, **more: Any
+    values: Tune, base: TunedModel, measure: Measure, results: list[CellResult] | None = None, **more: Any
 ) -> list[CellResult]:
     """Measure cells until there are no more."""
     results = [] if results is None else results

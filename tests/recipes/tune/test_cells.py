@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from batchyard.models import ModelSpec
 from inference.engines.registry import ENGINES
-from recipes.tune.cells import SEED, Cell, TunedModel, TuneOptions, cells, largest
+from recipes.tune.cells import SEED, Cell, Tune, TunedModel, cells, largest
 from tests.recipes.tune.made import ECHO, MINI, NANO, REMOTE, options, the_cells
 
 
@@ -142,7 +142,7 @@ VALUES = st.lists(st.integers(1, 4) | st.sampled_from(["a", "a b", "ä/ö"]), mi
 def test_cells_are_unique_and_their_names_are_safe(
     batch: list[int], concurrency: list[int], dimensions: dict[str, list[Any]]
 ) -> None:
-    values = TuneOptions(models=["mini"], batch=batch, concurrency=concurrency, set=dimensions)
+    values = Tune(models=["mini"], batch=batch, concurrency=concurrency, set=dimensions)
     lists = [batch, concurrency, *dimensions.values()]
     if any(len({json.dumps(value) for value in each}) < len(each) for each in lists):
         with pytest.raises(ValueError, match="are one configuration"):
