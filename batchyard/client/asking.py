@@ -295,7 +295,9 @@ def some_column(templates: Iterable[Template], columns: Sequence[str]) -> None:
     """Raise ConfigurationError if no template names a column: all rows would be one."""
     if not any(each.columns or each.has_all for each in templates):
         there = cut(", ".join(columns), MAX_LIST) or "none"
-        raise ConfigurationError(f"template: it names no column in braces, so all rows are the same; available: {there}")
+        raise ConfigurationError(
+            f"template: it names no column in braces, so all rows are the same; available: {there}"
+        )
 
 
 def targets(cascade: str | None, **options: float | str | None) -> dict[str, Any]:

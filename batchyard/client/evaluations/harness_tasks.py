@@ -211,7 +211,8 @@ class _HarnessTask:
         for at, entry in enumerate(self.document.get("metric_list") or []):
             if entry.get("metric") not in known:
                 raise wrong(
-                    self._file, f"metric_list.{at}: {entry.get('metric')!r} is not supported; available: {', '.join(known)}"
+                    self._file,
+                    f"metric_list.{at}: {entry.get('metric')!r} is not supported; available: {', '.join(known)}",
                 )
 
     def metrics(self) -> list[dict[str, Any]]:
