@@ -187,9 +187,11 @@ def report(scenario: Scenario, outcomes: dict[str, Outcome]) -> str:
         )
     columns = ["run", "live requests", "TTFT p50/p99, ms", "ITL p50/p99, ms", "live tokens/s", "batch tokens/s"]
     table = harness.table([*columns, "redone", "errors", "batches whole"], rows)
-    lines = [table]
     alone, batch = outcomes.get("live alone"), outcomes.get("batches alone")
-    for name, both in outcomes.items() if alone and batch else ():
+    if alone is None or batch is None:
+        return table
+    lines = [table]
+    for name, both in outcomes.items():
         if name.startswith("both"):
             first = percentiles(both.first)[1] / percentiles(alone.first)[1]
             gap = percentiles(both.gaps)[1] / percentiles(alone.gaps)[1]

@@ -111,11 +111,12 @@ PRESETS = {
     # inference-sim (BLIS), https://github.com/inference-sim/inference-sim, defaults.yaml at 1a6eb353: `beta_coeffs` of
     # meta-llama/llama-3.1-8b-instruct, H100, tensor_parallelism 1, vLLM 0.8.4, fitted to measured latencies: a step
     # takes 5,753 us, 17.25 us for each token of a prompt and 6.0 us for each answer. 17.25 us is close to the GPU's
-    # dense bfloat16 peak (16 GFLOP a token at 989 TFLOPS), so that prompts of the real one are hardly faster. Slots,
-    # targets and rates (bursts of 20 times) are chosen.
+    # dense bfloat16 peak (16 GFLOP a token at 989 TFLOPS), so that prompts of the real one are hardly faster. Its
+    # KV cache has 29,205 blocks of 16 tokens there: room for 256 requests. Targets and rates (bursts of 20 times) are
+    # chosen.
     "h100-8b": Preset(
         "Llama 3.1 8B on one H100: step costs that inference-sim (BLIS) has fitted to vLLM 0.8.4.",
-        {"slots": 128, "ms_per_token": 5.753, "ms_per_request": 0.006, "prefill_tokens_per_second": 57970},
+        {"slots": 256, "ms_per_token": 5.753, "ms_per_request": 0.006, "prefill_tokens_per_second": 57970},
         {"ttft_ms": 200, "itl_ms": 15},
         (15, 0.75),
     ),
@@ -127,10 +128,10 @@ PRESETS = {
     # is left out: its profile is not in that copy. Slots, targets and rates (bursts of 20 times) are chosen.
     "a100x4-70b": Preset(
         "Llama 3 70B on four A100, tensor parallel: step costs from the operators that Vidur has profiled.",
-        {"slots": 64, "ms_per_token": 33, "ms_per_request": 0.06, "prefill_tokens_per_second": 5618},
+        {"slots": 256, "ms_per_token": 33, "ms_per_request": 0.06, "prefill_tokens_per_second": 5618},
         {"ttft_ms": 1000, "itl_ms": 120},
         (4, 0.2),
-        batch_rows=150,
+        batch_rows=300,
     ),
     # https://github.com/llm-d/llm-d-batch-gateway/issues/491, gpt-oss-120b on one A100 a replica: prompts of 512
     # tokens, live answers of 128, batch answers lognormal with mean 500 and deviation 400, three batches of 1,000, 15
@@ -141,8 +142,8 @@ PRESETS = {
     "llm-d": Preset(
         "gpt-oss-120b on one A100 and the load of llm-d-batch-gateway #491: step costs fitted to its runs without "
         "batches.",
-        {"slots": 128, "ms_per_token": 9, "ms_per_request": 0.18, "prefill_tokens_per_second": 20000},
-        {"ttft_ms": 200, "itl_ms": 40},
+        {"slots": 256, "ms_per_token": 9, "ms_per_request": 0.18, "prefill_tokens_per_second": 20000},
+        {"ttft_ms": 200, "itl_ms": 60},
         (15, 1),
         published="TTFT p99 169 ms live alone, 6.0 s with every protection; in another run 90 ms, 2,617 without "
         "protection and 1,273 with it; with two replicas 82, 116, and 488 to 1,832.",

@@ -110,8 +110,8 @@ class EchoSteps:
         del self._waiting[:entered]
         return Step(tokens, self.max_num_scheduled_tokens - left, seconds)
 
-    def update_from_output(self, step: Step) -> None:
-        for number in step.num_scheduled_tokens:
+    def update_from_output(self, scheduler_output: Step) -> None:
+        for number in scheduler_output.num_scheduled_tokens:
             sample = self.requests.get(number)  # its caller may have gone meanwhile
             if sample is not None and not sample.is_prefill_chunk:
                 sample.decode()

@@ -90,7 +90,8 @@ def test_prompts_wait_in_the_order_of_their_arrival_and_those_of_live_requests_f
         engine, live = simulator({"bound_steps": False}, slots=1), RequestProgress(live=True)
         tasks = await begun(answered(engine, 10, 3), answered(engine, 10, 2), answered(engine, 10, 2))
         tasks += await begun(answered(engine, 10, 2, live))
-        return await asyncio.gather(*tasks)
+        times: list[float] = await asyncio.gather(*tasks)
+        return times
 
     first, second, third, live = simulated_time.run(scene())
     assert first < live < second < third, "one slot"
