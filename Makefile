@@ -152,6 +152,7 @@ bench: dev
 	$(BIN)/python benchmarks/live.py --replicas 2
 	$(BIN)/python benchmarks/live.py --model 300m
 	$(BIN)/python benchmarks/live_direct.py
+	for model in h100-8b a100x4-70b llm-d; do $(BIN)/python benchmarks/live_steps.py --model $$model || exit; done
 	$(BIN)/python benchmarks/footprint.py
 	$(BIN)/python benchmarks/eta.py
 	$(BIN)/python benchmarks/eta_bound.py

@@ -96,6 +96,14 @@ class LiveSettings(_TomlTable):
     itl_ms: PositiveFloat = 100.0
     bound_steps: bool = Field(True, description="engine vllm: its steps end within the targets while live requests run")
 
+    @property
+    def step_seconds(self) -> float | None:
+        """The longest step beside live requests; None without bound."""
+        if not self.bound_steps or self.mode == "off":
+            return None
+        # A first token waits for the end of a step, and comes with the next.
+        return min(self.itl_ms, self.ttft_ms / 2) / 1000
+
 
 _TEXT = ("/v1/chat/completions", "/v1/completions")
 

@@ -2,13 +2,15 @@
 
 Live requests come at random (Poisson), many and few a second in turn, while three batches run: the shape of a public
 scenario of the llm-d project. Four runs, each on a stack of its own: live alone, batches alone, both without protection
-(live requests of tier `flex`, which take their turn among the batches'), both as shipped. With a real model two more:
-limits of batch requests in place of bounded steps, and vLLM's priority alone.
+(live requests of tier `flex`, which take their turn among the batches'), both as shipped. Where prompts cost time two
+more: limits of batch requests in place of bounded steps, and vLLM's priority alone.
 
-    python benchmarks/live.py [--replicas 2] [--model 40m|300m] [--seconds 80]
+    python benchmarks/live.py [--replicas 2] [--model h100-8b|a100x4-70b|llm-d|40m|300m] [--seconds 80]
 
-By default the engine is simulated: its tokens cost time, and no CPU. Tables go to `live*.md` in `benchmarks/results`
-by what has run, and beside each a plot of what live requests have waited.
+By default the engine is simulated: its tokens cost time, and no CPU. `live_presets.py` has simulated engines with costs
+of published measurements, whose prompts cost time, too; their steps are short, so that a slow machine delays them
+itself. Tables go to `live*.md` in `benchmarks/results` by what has run, and beside each a plot of what live requests
+have waited.
 """
 
 from __future__ import annotations
@@ -28,33 +30,13 @@ import aiohttp
 import harness
 import models
 import numpy as np
+from live_presets import PRESETS, Scenario, toml
 
 from batchyard.client.api import ApiClient
 
 NAME = "live-bench"
 BATCHES = ("30m", "2h", "24h")
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """How much comes, and how long it is.
-
-    Attributes:
-        rates: live requests a second, in turn.
-        phase_seconds: of each rate.
-        live_tokens, batch_tokens: of an answer: mean, and at most this much more or less.
-    """
-
-    rates: tuple[float, ...]
-    phase_seconds: float
-    prompt_words: int
-    live_tokens: tuple[int, int]
-    batch_tokens: tuple[int, int]
-    batch_rows: int
-
-    @property
-    def seconds(self) -> float:
-        return self.phase_seconds * len(self.rates)
+WITHOUT_TARGETS = "{bound_steps = false, ttft_ms = 1e9, itl_ms = 1e9}"
 
 
 @dataclass
@@ -118,7 +100,7 @@ async def traffic(server: ApiClient, key: str, scenario: Scenario, tier: str, ou
             end = began + (number + 1) * scenario.phase_seconds
             while (at := at + chance.expovariate(rate)) < end:
                 await asyncio.sleep(at - time.monotonic())
-                body = request(chance, scenario, scenario.live_tokens) | {"stream": True, "service_tier": tier}
+                body = request(chance, scenario, scenario.live_length(chance)) | {"stream": True, "service_tier": tier}
                 tasks.append(asyncio.create_task(stream(session, server.url, body, outcome)))
             at = end
         await asyncio.sleep(began + scenario.seconds - time.monotonic())
@@ -126,11 +108,10 @@ async def traffic(server: ApiClient, key: str, scenario: Scenario, tier: str, ou
         await asyncio.gather(*tasks)
 
 
-def request(chance: random.Random, scenario: Scenario, tokens: tuple[int, int]) -> dict[str, Any]:
-    """Return a chat with a prompt of its own, and an answer of so many tokens: mean, and most more or less."""
-    mean, most = tokens
+def request(chance: random.Random, scenario: Scenario, tokens: int) -> dict[str, Any]:
+    """Return a chat with a prompt of its own, and an answer of so many tokens."""
     prompt = harness.words(scenario.prompt_words, chance.randrange(10**9))
-    return harness.chat(prompt, chance.randint(mean - most, mean + most)) | {"model": NAME}
+    return harness.chat(prompt, tokens) | {"model": NAME}
 
 
 def answered_tokens(server: ApiClient) -> int:
@@ -149,7 +130,7 @@ def run(scenario: Scenario, model: str, settings: dict[str, str], *, live: bool,
         submitted = []
         for number, window in enumerate(BATCHES if batch else ()):
             chance = random.Random(number)
-            bodies = [request(chance, scenario, scenario.batch_tokens) for _ in range(scenario.batch_rows)]
+            bodies = [request(chance, scenario, scenario.batch_length(chance)) for _ in range(scenario.batch_rows)]
             submitted.append(harness.submit(server, data, bodies, window=window)["id"])
         if batch:  # until its engine is at work
             while not answered_tokens(server) > 8 * 4:
@@ -206,16 +187,19 @@ def report(scenario: Scenario, outcomes: dict[str, Outcome]) -> str:
         )
     columns = ["run", "live requests", "TTFT p50/p99, ms", "ITL p50/p99, ms", "live tokens/s", "batch tokens/s"]
     table = harness.table([*columns, "redone", "errors", "batches whole"], rows)
+    alone, batch = outcomes.get("live alone"), outcomes.get("batches alone")
+    if alone is None or batch is None:
+        return table
     lines = [table]
-    if len(outcomes) >= 4:
-        alone, batch, both = outcomes["live alone"], outcomes["batches alone"], outcomes["both, as shipped"]
-        first = percentiles(both.first)[1] / percentiles(alone.first)[1]
-        gap = percentiles(both.gaps)[1] / percentiles(alone.gaps)[1]
-        goodput = both.batch_tokens / (batch.batch_tokens - both.live_tokens)
-        lines.append(
-            f"TTFT p99 {first:.2f} of live alone, ITL p99 {gap:.2f}; batches' goodput {goodput:.2f} of what they have "
-            "alone less what live requests took."
-        )
+    for name, both in outcomes.items():
+        if name.startswith("both"):
+            first = percentiles(both.first)[1] / percentiles(alone.first)[1]
+            gap = percentiles(both.gaps)[1] / percentiles(alone.gaps)[1]
+            goodput = both.batch_tokens / (batch.batch_tokens - both.live_tokens)
+            lines.append(
+                f"* {name}: TTFT p99 {first:.2f} of live alone, ITL p99 {gap:.2f}; batches' goodput {goodput:.2f} of "
+                "what they have alone less what live requests took."
+            )
     return "\n".join(lines)
 
 
@@ -244,8 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=80)
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--model", choices=["simulated", "40m", "300m"], default="simulated")
+    parser.add_argument("--model", choices=[*PRESETS, "40m", "300m"], default="simulated")
     parser.add_argument("--only", nargs="*", help="the runs to make")
     parser.add_argument("--live", default="", help="TOML of the model's `live` table, such as '{itl_ms = 50}'")
     options = parser.parse_args()
@@ -260,12 +243,13 @@ def main() -> None:
     # Two CPUs miss the default target between tokens without any batch: each prompt takes as long.
     targets = options.live or ("{itl_ms = 300}" if options.model == "300m" else "{}")
     others = {}
-    if options.model == "simulated":
-        arguments = f"{{slots = {options.slots}, prefill_ms = 50, ms_per_token = 20}}"
-        entry = f'engine = "echo"\nreplicas = {options.replicas}\nengine_args = {arguments}\n'
-        scale = options.replicas
-        rates = (15 * scale, scale, 15 * scale, scale)
-        scenario = Scenario(rates, options.seconds / 4, 400, (100, 60), (100, 60), 1000 * scale)
+    preset = PRESETS.get(options.model)
+    notes = [preset.note()] if preset is not None else []
+    print(*notes, sep="\n", flush=True)
+    if preset is not None:
+        targets = options.live or toml(preset.live)
+        entry = f'engine = "echo"\nreplicas = {options.replicas}\nengine_args = {toml(preset.arguments)}\n'
+        scenario = preset.scenario(options.seconds, options.replicas)
     else:
         entry = (
             f'engine = "vllm"\nsource = "{made(options.model.upper())}"\n'
@@ -274,13 +258,14 @@ def main() -> None:
         # A prompt takes this engine on two CPUs two to three times as long as a token does, as in the scenario.
         rows = 160 if options.model == "300m" else 400
         scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), rows)
+    if options.model != "simulated":
         runs |= {"both, limits of places": both, "both, vLLM's priority alone": both}
         others = {
             "both, limits of places": targets.replace("{", "{bound_steps = false, ", 1).replace(", }", "}"),
-            "both, vLLM's priority alone": "{bound_steps = false, ttft_ms = 1e9, itl_ms = 1e9}",
+            **dict.fromkeys(["both, unprotected", "both, vLLM's priority alone"], WITHOUT_TARGETS),
         }
     machine = harness.machine("ray")
-    outcomes = {}
+    outcomes: dict[str, Outcome] = {}
     for name, parts in runs.items():
         if not options.only or name in options.only:
             model = f"[models.{NAME}]\nlive = {others.get(name, targets)}\n{entry}"
@@ -305,7 +290,8 @@ def main() -> None:
         }
         for run, outcome in outcomes.items()
     }
-    harness.write(name, {"machine": machine, "scenario": asdict(scenario), "runs": kept}, report(scenario, outcomes))
+    facts = {"machine": machine, "simulated": preset is not None, "scenario": asdict(scenario), "runs": kept}
+    harness.write(name, facts, *notes, report(scenario, outcomes))
     plot(name, outcomes)
 
 

@@ -29,8 +29,8 @@ HARMLESS = frozenset(
         *("batch_size", "block_size", "device", "dtype", "enable_chunked_prefill", "enable_prefix_caching"),
         *("enforce_eager", "fail_every", "gpu_memory_utilization", "kv_cache_dtype", "kv_cache_memory_bytes"),
         *("latency_ms", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "model", "ms_per_token"),
-        *("pipeline_parallel_size", "prefill_ms", "quantization", "reasoning_parser", "revision", "slots"),
-        *("start_error", "tensor_parallel_size", "tool_call_parser"),
+        *("ms_per_request", "pipeline_parallel_size", "prefill_ms", "prefill_tokens_per_second", "quantization"),
+        *("reasoning_parser", "revision", "slots", "start_error", "tensor_parallel_size", "tool_call_parser"),
     )
 )
 """The `engine_args` that clients may set."""

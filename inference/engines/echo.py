@@ -5,7 +5,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,6 +21,7 @@ from batchyard.models import CAPACITY, ModelSpec
 from inference.engine import Engine, EngineAnswer, first_unsupported
 from inference.engines import echo_bodies
 from inference.engines.echo_bodies import Generated
+from inference.engines.echo_steps import BoundedEchoSteps, EchoSteps
 from inference.progress import PROGRESS, RequestProgress
 
 SUPPORTED = frozenset({"model", "n", "max_tokens", "max_completion_tokens", "ignore_eos", "seed", "stop"}) | {
@@ -39,6 +40,9 @@ class EchoArguments(BaseModel):
     latency_ms: NonNegativeFloat = 0
     prefill_ms: NonNegativeFloat = 0
     ms_per_token: NonNegativeFloat = 0
+    ms_per_request: NonNegativeFloat = 0
+    prefill_tokens_per_second: NonNegativeFloat = 0
+    max_num_batched_tokens: PositiveInt = 2048
     slots: PositiveInt = CAPACITY
     fail_every: NonNegativeInt = 0
     die_on: str | None = None
@@ -48,11 +52,12 @@ class EchoArguments(BaseModel):
 
 
 class _Arrival(NamedTuple):
-    """A request: its endpoint, its text, the seconds for which each sample holds a slot (None: it needs none), and when
-    it has to be answered, in the event loop's time."""
+    """A request: its endpoint, its text, the tokens of each sample, the seconds for which it holds a slot (None: it
+    needs none), and when it has to be answered, in the event loop's time."""
 
     entry: Endpoint
     text: str
+    tokens: int
     seconds: float | None
     deadline: float
 
@@ -71,6 +76,9 @@ class Echo(Engine):
     With `ms_per_token` it simulates continuous batching. The echoed words are repeated, or cut, to `max_tokens`. Each
     sample holds one of `slots` for `prefill_ms`, and then for its tokens times `ms_per_token`. A request whose caller
     goes away frees its slots. An embedding needs none. A stream has a word at a time, when it is decoded.
+
+    With `prefill_tokens_per_second` it simulates an engine's steps instead. Each takes `ms_per_token`, `ms_per_request`
+    for each answer in it, and the time of prompts, in parts. Beside live requests they have engine vllm's bound.
     """
 
     name: ClassVar[str] = "echo"
@@ -87,6 +95,12 @@ class Echo(Engine):
         self._requests = 0
         self.capacity = self._arguments.slots
         self._slots = DecodeSlots(self.capacity)
+        self._steps: EchoSteps | None = None
+        if rate := self._arguments.prefill_tokens_per_second:
+            costs = self._arguments.ms_per_token / 1000, self._arguments.ms_per_request / 1000, 1 / rate
+            sizes, target = (self.capacity, self._arguments.max_num_batched_tokens), spec.live.step_seconds
+            self.bounds_steps = target is not None
+            self._steps = EchoSteps(*sizes, costs) if target is None else BoundedEchoSteps(*sizes, costs, target=target)
         self._running: dict[RequestProgress, float] = {}  # since when each request has a slot, in the event loop's time
 
     @classmethod
@@ -108,7 +122,7 @@ class Echo(Engine):
         try:
             if arrival.seconds is not None:
                 samples = body.get("n") or 1
-                await asyncio.gather(*(self._decode(arrival.seconds, arrival.deadline) for _ in range(samples)))
+                await asyncio.gather(*(self._decode(arrival, arrival.seconds) for _ in range(samples)))
             await self._delay(arrival.deadline)
         except TimeoutError:
             return EngineAnswer.timed_out(self.request_timeout)
@@ -125,21 +139,31 @@ class Echo(Engine):
         if progress is not None:
             progress.input_tokens = responses.usage(body).input_tokens or 0
         await self._delay(arrival.deadline)
-        seconds = arrival.seconds or 0.0
-        async with (
-            self._slots.hold(seconds, arrival.deadline) if seconds else contextlib.nullcontext(loop.time()) as at
-        ):
-            at += self._arguments.prefill_ms / 1000
-            await asyncio.sleep(at - loop.time())  # vLLM's streams, too, begin with the first token
+        async with self._paced(arrival) as until:
+            await until(1)  # vLLM's streams, too, begin with the first token
+            pieces = 0
             for event in stream_events.events(arrival.entry.path, request, body, stream_events.words):
-                if event.piece and seconds:
-                    await asyncio.sleep(at - loop.time())
-                    at += self._arguments.ms_per_token / 1000
-                if event.piece and progress is not None:
+                if event.piece:
+                    pieces += 1
+                    await until(pieces)
+                if event.piece and progress is not None and self._steps is None:
                     progress.add(1)
                 if loop.time() > arrival.deadline:
                     raise TimeoutError
                 yield event.data
+
+    @contextlib.asynccontextmanager
+    async def _paced(self, arrival: _Arrival) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+        """Compute one sample until the block ends. Yields a function that waits for so many of its tokens."""
+        loop, seconds = asyncio.get_running_loop(), arrival.seconds or 0.0
+        prefill, token = self._arguments.prefill_ms / 1000, self._arguments.ms_per_token / 1000 if seconds else 0.0
+        if self._steps is not None and arrival.seconds is not None:
+            async with self._steps.sample(len(arrival.text.split()), arrival.tokens) as sample:
+                yield sample.until
+        else:
+            at = self._slots.hold(seconds, arrival.deadline) if seconds else contextlib.nullcontext(loop.time())
+            async with at as start:
+                yield lambda tokens: asyncio.sleep(start + prefill + (tokens - 1) * token - loop.time())
 
     def versions(self) -> dict[str, str]:
         return {"engine": self.name, "version": __version__}
@@ -152,6 +176,9 @@ class Echo(Engine):
             decoded = 1000 * (asyncio.get_running_loop().time() - start) - self._arguments.prefill_ms
             progress.output_tokens = max(0, int(decoded / self._arguments.ms_per_token))
 
+    def has_begun(self, progress: RequestProgress) -> bool:
+        return self._steps is None or progress.output_tokens > 0
+
     def _arrive(self, endpoint: str, body: dict[str, Any]) -> _Arrival:
         """Note a request, and do what the arguments say of its text."""
         text = echo_bodies.prompt_text(body)
@@ -163,23 +190,27 @@ class Echo(Engine):
         if self._arguments.hang_on is not None and self._arguments.hang_on in text:
             while True:
                 time.sleep(3600)  # blocking the event loop is the point
-        entry, seconds = ENDPOINTS[endpoint], None
-        if entry.generates and (self._arguments.ms_per_token or self._arguments.prefill_ms):
+        entry, seconds, tokens = ENDPOINTS[endpoint], None, 0
+        if entry.generates and (self._arguments.ms_per_token or self._arguments.prefill_ms or self._steps):
             tokens = self._completion(entry, body, text).tokens
             seconds = (self._arguments.prefill_ms + tokens * self._arguments.ms_per_token) / 1000
-        return _Arrival(entry, text, seconds, asyncio.get_running_loop().time() + self.request_timeout)
+        return _Arrival(entry, text, tokens, seconds, asyncio.get_running_loop().time() + self.request_timeout)
 
-    async def _decode(self, seconds: float, deadline: float) -> None:
-        """Hold a slot for one sample. Raises TimeoutError if it cannot end by `deadline`."""
+    async def _decode(self, arrival: _Arrival, seconds: float) -> None:
+        """Compute one sample. Raises TimeoutError if it cannot end by its deadline."""
+        if self._steps is not None:
+            async with asyncio.timeout_at(arrival.deadline), self._paced(arrival) as until:
+                await until(arrival.tokens)
+            return
         progress = PROGRESS.get()
         try:
-            async with self._slots.hold(seconds, deadline) as start:
+            async with self._slots.hold(seconds, arrival.deadline) as start:
                 if progress is not None:
                     self._running[progress] = start
         finally:
             if progress is not None:
                 self._running.pop(progress, None)
-        if start + seconds > deadline:
+        if start + seconds > arrival.deadline:
             raise TimeoutError
 
     async def _delay(self, deadline: float) -> None:

@@ -15,6 +15,7 @@ from batchyard.models import ModelSpec
 from inference import heads
 from inference.engine import Capabilities
 from inference.engines import adapters
+from inference.engines.bounded_steps import STEP_SECONDS
 from inference.engines.vllm import internals
 from inference.engines.vllm.internals import NAMES
 from inference.requests import media
@@ -51,9 +52,6 @@ times as long as one; with 5 M as long; with 15 M and 300 M a third less."""
 KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 """glibc takes each tensor of a step from the system and gives it back, and the system clears its pages each time. An
 engine that keeps them answered 128 chats by 300 M parameters in 49.6 s instead of 54.2."""
-
-STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
-"""The variable with the longest step beside live requests, which the scheduler reads in the process of the engine."""
 
 
 @functools.cache
@@ -185,12 +183,10 @@ def set_environment(spec: ModelSpec) -> None:
         if not (platform.is_cuda() or platform.is_rocm() or platform.is_xpu()):
             raise EngineStartError(f"reproducible: vLLM does not support it on {platform.device_name}; remove it")
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
-    live = spec.live
     os.environ.pop(STEP_SECONDS, None)
     # With `reproducible`, the parts of a prompt must not depend on live requests.
-    if live.bound_steps and live.mode != "off" and not spec.reproducible:
-        # A first token waits for the end of a step, and comes with the next.
-        os.environ[STEP_SECONDS] = str(min(live.itl_ms, live.ttft_ms / 2) / 1000)
+    if (seconds := spec.live.step_seconds) is not None and not spec.reproducible:
+        os.environ[STEP_SECONDS] = str(seconds)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that a signal ends writes where it was
     os.environ["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"  # an allowed domain could redirect to another

@@ -12,8 +12,6 @@ from typing import Any
 
 TESTED = ((0, 30), (0, 31), (0, 32))
 """The minor versions of vLLM that the engine's tests pass with."""
-LIVE, BATCH = 0, 1
-"""vLLM's priorities: the lower one is scheduled first, and is the last to lose its KV cache."""
 
 _PLACES = {
     "vllm.version": "__version__",

@@ -5,9 +5,8 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from inference.engines.bounded_steps import BATCH, LIVE, STEP_SECONDS
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import STEP_SECONDS
-from inference.engines.vllm.internals import BATCH, LIVE
 from inference.engines.vllm.scheduler import install
 from inference.progress import PROGRESS, RequestProgress
 

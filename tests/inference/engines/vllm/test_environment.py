@@ -15,15 +15,9 @@ from hypothesis import strategies as st
 
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
+from inference.engines.bounded_steps import STEP_SECONDS
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import (
-    FEW_CPUS,
-    KEPT_MEMORY,
-    SMALL_BYTES,
-    STEP_SECONDS,
-    set_environment,
-    weights_bytes,
-)
+from inference.engines.vllm.arguments import FEW_CPUS, KEPT_MEMORY, SMALL_BYTES, set_environment, weights_bytes
 
 NAMES = ("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "VLLM_MEDIA_URL_ALLOW_REDIRECTS", "OMP_NUM_THREADS", *KEPT_MEMORY)
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from batchyard.models import vllm_installed
+from inference.engines.bounded_steps import BATCH, LIVE, STEP_SECONDS, BoundedSteps
 from inference.engines.vllm import internals
-from inference.engines.vllm.arguments import STEP_SECONDS
-from inference.engines.vllm.internals import BATCH, LIVE
 from tests.support.stacks import ROOT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")]
@@ -39,7 +38,7 @@ class Steps:
 
         self.now = 0.0
         monkeypatch.setenv(STEP_SECONDS, str(TARGET))
-        monkeypatch.setattr("inference.engines.vllm.scheduler.monotonic", lambda: self.now)
+        monkeypatch.setattr(BoundedSteps, "clock", lambda _: self.now)
         settings = config()
         spec = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float16)
         cache = KVCacheConfig(num_blocks=1000, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["one"], spec)])
@@ -89,27 +88,6 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> St
     from inference.engines.vllm import scheduler
 
     return Steps(getattr(scheduler, request.param), monkeypatch)
-
-
-def test_the_time_of_a_step_is_learnt_from_what_is_in_it() -> None:
-    from inference.engines.vllm.scheduler import StepTime
-
-    chance, time = random.Random(1), StepTime()
-    for _ in range(300):
-        requests, further, context = chance.randint(1, 16), chance.choice([0, 0, 30, 90]), chance.randint(10, 2000)
-        seconds = STEP + REQUEST * requests + TOKEN * further + 1e-5 * context
-        time.learn((1, requests, further, context), seconds * chance.uniform(0.9, 1.1))
-    assert time.seconds((1, 8, 50, 500)) == pytest.approx(STEP + 8 * REQUEST + 50 * TOKEN + 0.005, rel=0.05)
-
-
-def test_steps_that_are_all_alike_give_no_cost_below_zero() -> None:
-    from inference.engines.vllm.scheduler import StepTime
-
-    time = StepTime()
-    for seconds in (0.1, 0.2, 0.1, 0.15) * 20:
-        time.learn((1, 16, 0, 900), seconds)
-    assert min(time.costs) >= 0
-    assert time.seconds((1, 16, 0, 900)) == pytest.approx(0.14, rel=0.1)
 
 
 def test_without_live_requests_each_step_is_that_of_vllm(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""The bound of an engine's steps beside live requests.
+
+Each token of a live request waits for the whole step that computes it, and engines fill steps with prompts. While live
+requests are in the engine, a bounded scheduler gives them all they need, and batches as many tokens as the step has
+time for. It learns how long a step takes from the steps before.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from operator import mul
+from time import monotonic
+from typing import Any
+
+LIVE, BATCH = 0, 1
+"""Priorities of requests: the lower one is scheduled first, and is the last to lose its KV cache."""
+STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
+"""The variable with the longest step beside live requests, which vLLM's scheduler reads in the engine's process."""
+LEAST_SHARE = 0.1
+"""Batches get this share of the target in each step, even if live requests alone exceed it."""
+SAMPLED = 8
+"""Without live requests, one step of so many is measured: that costs less than a thousandth of a step."""
+KEPT = 0.99
+"""The weight of earlier steps shrinks by this factor with each measured step."""
+SWEEPS = 10
+"""Rounds of improving the costs after each measured step. The next step continues where they end."""
+
+
+class StepTime:
+    """Learns the time of a step from its content: least squares without negative costs, recent steps first.
+
+    A content is (1, requests, tokens beyond one per request, tokens of context), and `costs` are the seconds of each.
+    """
+
+    def __init__(self) -> None:
+        self.costs = [0.0] * 4
+        self._products = [[0.0] * 4 for _ in self.costs]
+        self._sums = [0.0] * 4
+
+    def learn(self, content: Sequence[float], seconds: float) -> None:
+        """Learn from a step. Costs that the steps do not tell apart keep their proportions."""
+        for one, row in zip(content, self._products, strict=True):
+            row[:] = [KEPT * product + one * other for product, other in zip(row, content, strict=True)]
+        self._sums = [KEPT * total + one * seconds for total, one in zip(self._sums, content, strict=True)]
+        for _ in range(SWEEPS):
+            # The constant comes last: what tokens explain is theirs, so that a first guess lets too few in.
+            for place in (2, 1, 3, 0):
+                row = self._products[place]
+                if row[place]:
+                    rest = self._sums[place] - sum(map(mul, row, self.costs))
+                    self.costs[place] = max(0.0, self.costs[place] + rest / row[place])
+
+    def seconds(self, content: Sequence[float]) -> float:
+        """Return the expected time of a step."""
+        return float(sum(map(mul, content, self.costs)))
+
+
+class BoundedSteps:
+    """Bounds the steps of a scheduler with vLLM's methods. `next_decode_eligible_step` leaves a request out of some."""
+
+    current_step: int
+    max_num_scheduled_tokens: int
+    requests: dict[Any, Any]
+    running: list[Any]
+    clock = staticmethod(monotonic)
+
+    def __init__(self, *args: Any, target: float | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._target = float(os.environ[STEP_SECONDS]) if target is None else target
+        self._most = self.max_num_scheduled_tokens
+        self._live: dict[Any, Any] = {}
+        self._time = StepTime()
+        self._unmeasured: list[tuple[Any, tuple[int, ...], float]] = []
+        self._updated_at = 0.0
+
+    def add_request(self, request: Any) -> None:
+        super().add_request(request)  # type: ignore[misc]
+        if request.priority == LIVE:
+            self._live[request.request_id] = request
+
+    def schedule(self, *args: Any, **options: Any) -> Any:
+        began = self.clock()
+        if self._live:
+            self._live = {name: request for name, request in self._live.items() if name in self.requests}
+        if self._live:
+            self.max_num_scheduled_tokens = max(1, min(self._most, self._bound()))
+        output = super().schedule(*args, **options)  # type: ignore[misc]
+        self.max_num_scheduled_tokens = self._most
+        scheduled = output.num_scheduled_tokens
+        if scheduled and (self._live or self.current_step % SAMPLED == 0):
+            context = sum(self.requests[name].num_computed_tokens for name in scheduled)
+            content = 1, len(scheduled), output.total_num_scheduled_tokens - len(scheduled), context
+            # vLLM has two steps under way at most, or one per stage of a pipeline.
+            self._unmeasured = [*self._unmeasured[-16:], (output, content, began)]
+        return output
+
+    def update_from_output(self, scheduler_output: Any, *args: Any, **options: Any) -> Any:
+        outputs = super().update_from_output(scheduler_output, *args, **options)  # type: ignore[misc]
+        now = self.clock()
+        for number, (output, content, began) in enumerate(self._unmeasured):
+            if output is scheduler_output:
+                self._time.learn(content, now - max(began, self._updated_at))
+                del self._unmeasured[: number + 1]
+                break
+        self._updated_at = now
+        return outputs
+
+    def _bound(self) -> int:
+        """Return the tokens of the next step, and hold back the batches' requests for which it has no time."""
+        live = self._live.values()
+        tokens = min(self._most, sum(map(_needed, live)))
+        context = sum(request.num_computed_tokens for request in live)
+        taken = self._time.seconds((1, len(live), max(0, tokens - len(live)), context))
+        left = max(self._target - taken, LEAST_SHARE * self._target)
+        # vLLM goes through the running requests in this order, and then through those that wait.
+        self.running.sort(key=lambda request: (request.priority, request.is_prefill_chunk))
+        entering = len(live) > sum(request.priority == LIVE for request in self.running)
+        for request in self.running:
+            if request.priority == LIVE:
+                continue
+            needed = _needed(request)
+            given = min(needed, self._fitting(left, request.num_computed_tokens))
+            # A part of a prompt would take all that live requests leave, which enter after it.
+            if given < needed and (entering or not request.is_prefill_chunk):
+                given = 0
+            if given:
+                tokens += given
+                left -= self._time.seconds((0, 1, given - 1, request.num_computed_tokens))
+            else:
+                later = self.current_step + 2
+                request.next_decode_eligible_step = max(request.next_decode_eligible_step, later)
+        return tokens if entering else tokens + self._fitting(left, 0)
+
+    def _fitting(self, seconds: float, context: int) -> int:
+        """Return how many tokens of one request a step computes in this time."""
+        further = self._time.costs[2]
+        rest = seconds - self._time.seconds((0, 1, 0, context))
+        if rest < 0:
+            return 0
+        return self._most if further * self._most <= rest else 1 + math.floor(rest / further)
+
+
+def _needed(request: Any) -> int:
+    """Return the tokens that vLLM computes of a request in a step without bound."""
+    needed: int = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+    return max(0, needed)
