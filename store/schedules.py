@@ -104,11 +104,12 @@ def has_run(session: Session, schedule: Schedule, scheduled_at: int) -> bool:
 
 
 def unfinished(session: Session, schedule: Schedule) -> Sequence[Batch | Job]:
-    record: type[Batch] | type[Job] = Batch if schedule.job is None else Job
+    record: Any = Batch if schedule.job is None else Job
     running = RUNNING if schedule.job is None else JOB_RUNNING
     run = select(ScheduleRun.id).where(_made(record) == record.id, ScheduleRun.schedule_id == schedule.id)
     active = (record.project_id == schedule.project_id, record.status.in_(running), run.exists())
-    return session.scalars(select(record).where(*active).order_by(record.id.desc())).all()
+    made: Sequence[Batch | Job] = session.scalars(select(record).where(*active).order_by(record.id.desc())).all()
+    return made
 
 
 def add_run(session: Session, schedule: Schedule, state: State, **values: Any) -> ScheduleRun:

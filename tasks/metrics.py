@@ -89,7 +89,7 @@ def collect(context: AppContext, *, with_processes: bool = True, project_id: str
         batches, jobs = queue.due_first(session, BATCHES, MOST), queue.due_first(session, JOBS, MOST)
         recipes = queue.unfinished_jobs(session)
         deliveries = webhooks.undelivered(session)
-    forecasts = deadlines.read(context, [work.id for work in (*batches, *jobs)])
+    forecasts = deadlines.read(context, [*(batch.id for batch in batches), *(job.id for job in jobs)])
     in_redis: dict[str, Any] = dict.fromkeys(("messages", "engines", "live", "totals", "job_totals"))
     try:
         engines = engine_status.read(context)

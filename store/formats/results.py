@@ -97,19 +97,20 @@ def rows(
     Raises BatchyardError: a request has no line in either file.
     """
     answers, failures = (map(json_lines.loads, file or ()) for file in (output, errors))
-    answer, failure = next(answers, {}), next(failures, {})  # the next ones; empty after the last one
+    ended: dict[str, Any] = {}
+    answer, failure = next(answers, ended), next(failures, ended)
     for number, raw in enumerate(source, 1):
         if json_lines.is_blank(raw):
             continue
         custom_id, body = readable(raw)
         if output_lines.invalid_line(failure) == number:  # it may have the custom_id of a valid line
             yield ResultRow.of(number, failure["custom_id"] or "", body, failure)
-            failure = next(failures, {})
+            failure = next(failures, ended)
         elif answer.get("custom_id") == custom_id:
             yield ResultRow.of(number, custom_id, body, answer, seconds_file.read(seconds, number))
-            answer = next(answers, {})
+            answer = next(answers, ended)
         elif failure.get("custom_id") == custom_id:
             yield ResultRow.of(number, custom_id, body, failure, seconds_file.read(seconds, number))
-            failure = next(failures, {})
+            failure = next(failures, ended)
         else:
             raise BatchyardError(f"line {number}: no answer in either file")
