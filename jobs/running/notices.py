@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from batchyard.recipes import FlowRecipe, Item, Options
-from jobs.items.events import events_of, notifies, of_row
+from jobs.items.stream import events_of, notifies, of_row
 from jobs.running.live import LiveItems
 from jobs.running.records import Change
 from store import events
