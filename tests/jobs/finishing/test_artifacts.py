@@ -108,7 +108,7 @@ def test_the_manifest_names_each_file_with_its_hash_and_counts_every_item(
         session.get_one(Batch, written.batches["argue"]).engine_deaths = {"echo": {"deaths": 2}}
     key = tmp_path / "signing.key"
     key.write_text("no key")
-    settings = written.context.settings.model_copy(update={"signing_key": key})
+    settings = written.context.settings.model_copy(update={"signing_key_file": str(key)})
     context = dataclasses.replace(written.context, settings=settings)
     ((code, message),) = artifacts.write_manifest(context, results, written.job, "expired")
     manifest = json.loads(content(results, written, "manifest.json"))

@@ -22,7 +22,7 @@ from tests.support.jobs import create_job
 
 EXPERIMENT: dict[str, Any] = {
     "recipe": "batch",
-    "variants": {"one": {"model": "echo"}, "two": {"model": "echo", "n": 1}},
+    "variants": {"one": {"model": "echo"}, "two": {"model": "echo", "system": "Be brief."}},
 }
 
 
