@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 from batchyard.recipes import Report
-from batchyard.signatures import MANIFEST
 from batchyard.statuses import NEVER_ENDED, TERMINAL
 from batchyard.telemetry import spans
 from jobs import messages, progress
@@ -13,12 +12,9 @@ from jobs.finishing import artifacts
 from jobs.finishing.results import JobResults
 from jobs.kinds.registry import kind_of_job
 from jobs.stage_records import records_of
-from store.accounting import usage as accounts
 from store.jobs import chunk_records, lifecycle, replies
-from store.jobs import reading as job_records
 from store.records import Job
 from store.work import traces
-from store.work.lifecycle import named_files
 from tasks.context import AppContext
 from tasks.heartbeat import hold_job
 from tasks.steps import registry
@@ -35,14 +31,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             job = session.get_one(Job, job_id)
             chunks = chunk_records.of_job(session, job_id)
             stages = records_of(session, job_id)
-            usage = job_records.usage(session, [job_id])[job_id]
-            cost = accounts.job_costs(session, [job_id]).get(job_id)
-            deaths = job_records.engine_deaths(session, job_id)
             item_replies = replies.after(session, job_id, 0)
-            batch_ids = [stage.batch_id for stage, _ in job_records.stage_batches(session, [job_id])[job_id]]
-            children = job_records.children(session, [job_id])[job_id]
-            sources = [job.retry_of, job.answers_from, *batch_ids, *children]
-            earlier = named_files(session, sources, MANIFEST)
         if job.status not in ("finalizing", "cancelling") and not (job.status in TERMINAL and job.unwritten):
             return False
         outcome = "cancelled" if job.status == "cancelling" else job.outcome or "completed"
@@ -63,9 +52,7 @@ def run(context: AppContext, job_id: str, holder: str) -> bool:
             steps = job.post_process
             if job.total and outcome != "cancelled":  # then the client wants no more work on it
                 steps = [artifacts.run_step(context.artifacts, ended, job, registry.request(entry)) for entry in steps]
-            signing_key = context.settings.signing_key
-            unsigned = artifacts.write_manifest(ended, job, outcome, usage, cost, deaths, signing_key, earlier)
-            warnings = [*report.warnings, *unsigned]
+            warnings = [*report.warnings, *artifacts.write_manifest(context, ended, job, outcome)]
         with context.database.write() as session:
             lease.guard(session)
             record = session.get_one(Job, job_id)

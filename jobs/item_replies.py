@@ -9,23 +9,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy.orm import Session
 
 from batchyard import json_lines
 from batchyard.errors import ConflictError
 from batchyard.statuses import TERMINAL
 from jobs import messages, progress
 from jobs.items import states
-from jobs.items.states import ItemCursor
 from jobs.kinds.registry import kind_of_job
 from store import events
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle, replies
 from store.keys import Principal
-from store.records import Job
+from store.records import Job, ReplyKind
 from tasks.context import AppContext
 
 MENDABLE = ("stuck", "failed")
+_EVENTS: Mapping[ReplyKind, events.Action] = {
+    "verdict": "item.judged",
+    "requeue": "item.requeued",
+    "resolve": "item.resolved",
+}
+_DONE = {"requeue": "put back", "resolve": "resolved"}
+_REMEDIES = {
+    "verdict": "its items wait for no verdict any more",
+    "requeue": "retry its items in a new job: POST /v1/jobs/{id}/retry",
+    "resolve": "wait until it has ended",
+}
+"""What to do about a job that is not in progress, by the kind of the reply."""
 
 
 def give_verdict(
@@ -43,23 +53,17 @@ def give_verdict(
 
     Raises NotFoundError; ConflictError: the item does not wait for a verdict in this turn and for this gate.
     """
-    job, cursor = _find(context, caller.project_id, job_id, number)
-    _check_in_progress(job, "its items wait for no verdict any more")
-    if cursor.state != job_chunks.WAITING:
-        raise ConflictError(f"Item {number} is {cursor.state}: it waits for no verdict.", code="not_waiting")
-    gate = str(cursor.result.get("gate"))
+    reply = _Reply(context, caller, job_id, number, "verdict")
+    item, gate = reply.item, reply.item.reason
+    if item.state != job_chunks.WAITING:
+        raise ConflictError(f"Item {number} is {item.state}: it waits for no verdict.", code="not_waiting")
     if verdict["gate"] != gate:
         message = f"Item {number} waits for a verdict of gate '{gate}', not of '{verdict['gate']}'."
         raise ConflictError(message, code="not_waiting", param="verdict.gate")
-    if turn not in (None, cursor.turns):
-        message = f"Item {number} waits in turn {cursor.turns}, not in turn {turn}."
+    if turn not in (None, item.turn):
+        message = f"Item {number} waits in turn {item.turn}, not in turn {turn}."
         raise ConflictError(message, code="not_waiting", param="verdict.turn")
-    with context.database.write() as session:
-        job = lifecycle.locked(session, caller.project_id, job_id)
-        _check_in_progress(job, "its items wait for no verdict any more")
-        replies.add(session, job_id, cursor.key, "verdict", verdict, caller.key_id)
-        events.act(session, caller, "item.judged", job, number=number, gate=gate, passed=verdict["passed"])
-        lifecycle.hasten(session, job_id)
+    reply.record(verdict, gate=gate, passed=verdict["passed"])
     messages.wake(context.redis, job_id)
 
 
@@ -68,17 +72,8 @@ def put_back(context: AppContext, caller: Principal, job_id: str, number: int, h
 
     Raises NotFoundError; ConflictError for another state or job, or an item put back or resolved already.
     """
-    ended = f"retry its items in a new job: POST /v1/jobs/{job_id}/retry"
-    job, cursor = _find(context, caller.project_id, job_id, number)
-    _check_in_progress(job, ended)
-    _check_mendable(number, cursor, "put back")
-    with context.database.write() as session:
-        job = lifecycle.locked(session, caller.project_id, job_id)
-        _check_in_progress(job, ended)
-        _check_untouched(session, job, number, cursor)
-        replies.add(session, job_id, cursor.key, "requeue", {"hint": hint, "state": cursor.state}, caller.key_id)
-        events.act(session, caller, "item.requeued", job, number=number)
-        lifecycle.hasten(session, job_id)
+    reply = _Reply(context, caller, job_id, number, "requeue")
+    reply.record({"hint": hint, "state": reply.item.state})
     messages.wake(context.redis, job_id)
 
 
@@ -87,51 +82,56 @@ def resolve(context: AppContext, caller: Principal, job_id: str, number: int, te
 
     Raises as `put_back`, but the job may have ended; ConflictError if only its artifacts are left.
     """
-    job, cursor = _find(context, caller.project_id, job_id, number)
-    _check_mendable(number, cursor, "resolved")
-    result = {**cursor.result, "text": text, "resolved_by": by or caller.key_id}
-    row = {
-        **{name: getattr(cursor, name) for name in ("position", "number", "custom_id", "life", "turns", "started_at")},
-        **{"state": "completed", "result": json_lines.dumps(result).decode(), "error": None, "ended_at": time.time()},
-    }
-    sha256 = job_chunks.write(context.artifacts, pa.Table.from_pylist([row], job_chunks.RESULT))
-    with context.database.write() as session:
-        job = lifecycle.locked(session, caller.project_id, job_id)
-        if job.status not in TERMINAL:
-            _check_in_progress(job, "wait until it has ended")
-        _check_untouched(session, job, number, cursor)
-        replies.add(session, job_id, cursor.key, "resolve", {"text": text, "by": by or caller.key_id}, caller.key_id)
-        events.act(session, caller, "item.resolved", job, number=number)
-        chunk_records.add(session, job_id, "result", sha256, 1)
-        lifecycle.resolved(session, job, cursor.state)
+    reply = _Reply(context, caller, job_id, number, "resolve")
+    body = {"text": text, "by": by or caller.key_id}
+    result = {**json_lines.loads(reply.row["result"]), "text": text, "resolved_by": body["by"]}
+    end = {"state": "completed", "result": json_lines.dumps(result), "error": None, "ended_at": time.time()}
+    sha256 = job_chunks.write(context.artifacts, pa.Table.from_pylist([reply.row | end], job_chunks.RESULT))
+    job = reply.record(body, sha256)
     if job.status in TERMINAL:
         messages.finish(job_id)
     else:
         progress.publish(context, job_id)
 
 
-def _find(context: AppContext, project_id: str, job_id: str, number: int) -> tuple[Job, ItemCursor]:
-    with context.database.read() as session:
-        job = lifecycle.get(session, project_id, job_id)
-    kind_of_job(context, job).check_repliable(job, number)
-    return job, states.cursor(context, job, number)
+class _Reply:
+    """A reply to an item, as that was read with its newest result row. Raises NotFoundError, ConflictError."""
+
+    def __init__(self, context: AppContext, caller: Principal, job_id: str, number: int, kind: ReplyKind) -> None:
+        self._context, self._caller, self._kind = context, caller, kind
+        with context.database.read() as session:
+            self._job = lifecycle.get(session, caller.project_id, job_id)
+        if not kind_of_job(context, self._job).has_journal:
+            message = f"Item {number} of job '{job_id}' is a job itself; look at its items, or create '{job_id}' again."
+            raise ConflictError(message, param="number")
+        known, self._position = states.find(context, self._job, number)
+        _check_job(self._job, kind)
+        self.row = known.rows([self._position], job_chunks.RESULT.names).get(self._position) or {}
+        self.item = known.item(self._position, "", self.row or None)
+        if kind != "verdict" and self.item.state not in MENDABLE:
+            message = f"Item {number} is {self.item.state}; only items that are stuck or failed can be {_DONE[kind]}."
+            raise ConflictError(message, code="not_stuck")
+
+    def record(self, body: Mapping[str, Any], chunk_sha256: str | None = None, **event: Any) -> Job:
+        """Record it, with the chunk of the item's new end. Raises ConflictError if the item has changed since."""
+        item, caller, kind = self.item, self._caller, self._kind
+        with self._context.database.write() as session:
+            job = lifecycle.locked(session, caller.project_id, self._job.id)
+            _check_job(job, kind)
+            for reply in replies.of_item(session, job.id, self._position):
+                if reply.life == item.life and reply.kind in _DONE:
+                    raise ConflictError(f"Item {item.number} was {_DONE[reply.kind]} already.", code="already_replied")
+            replies.add(session, job.id, (self._position, item.life, item.turn or 0), kind, body, caller.key_id)
+            events.act(session, caller, _EVENTS[kind], job, number=item.number, **event)
+            if chunk_sha256 is None:
+                lifecycle.hasten(session, job.id)
+            else:
+                chunk_records.add(session, job.id, "result", chunk_sha256, 1)
+                lifecycle.resolved(session, job, item.state)
+        return job
 
 
-def _check_in_progress(job: Job, otherwise: str) -> None:
-    if job.status != "in_progress" or job.outcome is not None:
+def _check_job(job: Job, kind: ReplyKind) -> None:
+    if (job.status != "in_progress" or job.outcome is not None) and (kind != "resolve" or job.status not in TERMINAL):
         status = "ending" if job.status == "in_progress" else job.status
-        raise ConflictError(f"Job '{job.id}' is {status}; {otherwise}.", param="job_id")
-
-
-def _check_mendable(number: int, cursor: ItemCursor, done: str) -> None:
-    if cursor.state not in MENDABLE:
-        message = f"Item {number} is {cursor.state}; only items that are stuck or failed can be {done}."
-        raise ConflictError(message, code="not_stuck")
-
-
-def _check_untouched(session: Session, job: Job, number: int, cursor: ItemCursor) -> None:
-    """Raise ConflictError if a reply has changed the item since."""
-    for reply in replies.of_item(session, job.id, cursor.position):
-        if reply.life == cursor.life and reply.kind != "verdict":
-            done = "resolved" if reply.kind == "resolve" else "put back"
-            raise ConflictError(f"Item {number} was {done} already.", code="already_replied")
+        raise ConflictError(f"Job '{job.id}' is {status}; {_REMEDIES[kind].format(id=job.id)}.", param="job_id")

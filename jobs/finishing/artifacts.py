@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -12,15 +11,16 @@ from batchyard import __version__, json_lines, signatures
 from batchyard.errors import LeaseLost, UnavailableError
 from batchyard.recipes import Report, blocks
 from batchyard.statuses import NEVER_ENDED
-from batchyard.tariffs import TotalCost
 from batchyard.telemetry import spans
 from jobs.catalogue import catalogue_of
 from jobs.finishing.results import JobResults, StepResults
 from jobs.intake import identity
+from store.accounting import usage as accounts
 from store.artifacts import Artifacts
-from store.jobs.reading import Tokens
+from store.jobs import reading as job_records
 from store.records import Job
 from store.work import traces
+from store.work.lifecycle import named_files
 from tasks.context import AppContext
 from tasks.finishing.finalize import STEP_SECONDS
 from tasks.steps import registry
@@ -81,20 +81,16 @@ def run_step(artifacts: Artifacts, results: JobResults, job: Job, entry: dict[st
         return entry | {"status": "failed", "error": f"{type(error).__name__}: {error}"}
 
 
-def write_manifest(
-    results: JobResults,
-    job: Job,
-    outcome: str,
-    usage: Tokens,
-    cost: TotalCost | None,
-    deaths: Mapping[str, int],
-    signing_key: Path,
-    earlier: Mapping[str, Any],
-) -> list[tuple[str, str]]:
-    """Write the manifest, signed if the deployment has a key. Return warnings for people, as those of a report.
-
-    `earlier`: the manifests of the work that the job came from, by id.
-    """
+def write_manifest(context: AppContext, results: JobResults, job: Job, outcome: str) -> list[tuple[str, str]]:
+    """Write the manifest, signed if the deployment has a key. Return warnings for people, as those of a report."""
+    with context.database.read() as session:
+        usage = job_records.usage(session, [job.id])[job.id]
+        cost = accounts.job_costs(session, [job.id]).get(job.id)
+        deaths = job_records.engine_deaths(session, job.id)
+        batch_ids = [stage.batch_id for stage, _ in job_records.stage_batches(session, [job.id])[job.id]]
+        children = job_records.children(session, [job.id])[job.id]
+        sources = [job.retry_of, job.answers_from, *batch_ids, *children]
+        earlier = named_files(session, sources, signatures.MANIFEST)
     files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size, _) in sorted(results.artifacts.items())}
     manifest = {
         "job": job.id,
@@ -114,7 +110,7 @@ def write_manifest(
         signatures.EARLIER: earlier,
         "artifacts": files,
     }
-    written = signatures.signed(signing_key, _json(manifest))
+    written = signatures.signed(context.settings.signing_key, _json(manifest))
     _write(results, written)
     unsigned = json_lines.loads(written[signatures.MANIFEST]).get(signatures.UNSIGNED)
     return [("manifest_unsigned", f"The manifest is not signed: {unsigned}")] if unsigned else []

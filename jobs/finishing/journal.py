@@ -7,8 +7,8 @@ message, extra (strings; extra is JSON), value (string, JSON of the outcome), in
 (int64), seconds (float32). Rows are sorted by number, life and turn; requests of a turn come first.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -28,30 +28,20 @@ from store.formats.spill import Spill
 from store.records import JobReply
 
 NAME = "journal.parquet"
+_TEXTS = ("text", "finish_reason", "error", "message", "extra", "value")
 SCHEMA = pa.schema(
     [
         ("number", pa.int64()),
         ("custom_id", pa.string()),
-        ("life", pa.int32()),
-        ("turn", pa.int32()),
-        ("kind", pa.string()),
-        ("stage", pa.string()),
-        ("visit", pa.int32()),
-        ("sample", pa.int32()),
-        ("retry", pa.int32()),
+        *((name, pa.int32()) for name in ("life", "turn")),
+        *((name, pa.string()) for name in ("kind", "stage")),
+        *((name, pa.int32()) for name in ("visit", "sample", "retry")),
         ("ask", pa.binary(16)),
         ("model", pa.string()),
         ("seed", pa.int64()),
         ("ok", pa.bool_()),
-        ("text", pa.string()),
-        ("finish_reason", pa.string()),
-        ("error", pa.string()),
-        ("message", pa.string()),
-        ("extra", pa.string()),
-        ("value", pa.string()),
-        ("input_tokens", pa.int64()),
-        ("cached_tokens", pa.int64()),
-        ("output_tokens", pa.int64()),
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.int64()) for name in ("input_tokens", "cached_tokens", "output_tokens")),
         ("seconds", pa.float32()),
     ]
 )
@@ -118,26 +108,19 @@ def _requests(artifacts: Artifacts, stage: StageRecords, numbers: Numbers) -> It
             of_group = spilled.select("*", "WHERE line BETWEEN ? AND ?", (min(lines), max(lines)))
             texts = {line: (answer, seconds) for line, answer, seconds in of_group}
             for row in table.to_pylist():
-                body = json_lines.loads(row["body"] or bodies[row["same_as"]])
-                answer_json, seconds = texts.get(row["line"], (None, None))
-                yield _request(stage.name, row, body, answer_json, seconds, int(numbers[row["position"]]))
+                row["body"] = json_lines.loads(row["body"] or bodies[row["same_as"]])
+                row["number"] = int(numbers[row["position"]])
+                yield _request(stage.name, row, *texts.get(row["line"], (None, None)))
 
 
-def _request(
-    stage: str,
-    row: Mapping[str, Any],
-    body: Mapping[str, Any],
-    answer_json: str | None,
-    seconds: float | None,
-    number: int,
-) -> dict[str, Any]:
+def _request(stage: str, row: Mapping[str, Any], answer_json: str | None, seconds: float | None) -> dict[str, Any]:
+    body = row["body"]
     custom_id = row["custom_id"].rsplit("/", 1)[0]
     values: dict[str, Any] = {
-        "number": number,
         "custom_id": custom_id.removesuffix(f"#{row['life']}") if row["life"] > 1 else custom_id,
         "kind": "request",
         "stage": stage,
-        **{name: row[name] for name in ("life", "turn", "visit", "sample", "retry")},
+        **{name: row[name] for name in ("number", "life", "turn", "visit", "sample", "retry")},
         "ask": row["ask"].hex(),
         "model": body.get("model"),
         "seed": body.get("seed"),
@@ -172,7 +155,7 @@ class Journal:
             self._metadata.row_group(group).column(column).statistics for group in range(self._metadata.num_row_groups)
         ]
         self._ranges = [(each.min, each.max) for each in statistics]
-        self._groups: OrderedDict[int, dict[tuple[int, str, int, int], dict[str, Any]]] = OrderedDict()
+        self._group = lru_cache(CACHED_GROUPS)(self._read)
 
     def answer(self, number: int, stage: str, visit: int, sample: int, ask: bytes) -> Answer | None:
         """Return the answer to an equal request at this place, if any."""
@@ -190,16 +173,10 @@ class Journal:
                     )
         return None
 
-    def _group(self, group: int) -> dict[tuple[int, str, int, int], dict[str, Any]]:
-        if group in self._groups:
-            self._groups.move_to_end(group)
-            return self._groups[group]
+    def _read(self, group: int) -> dict[tuple[int, str, int, int], dict[str, Any]]:
         with parquet.opened(self._artifacts, self._sha256, "journal", self._metadata) as file:
             rows = file.read_row_group(group, use_threads=False).to_pylist()
         # Of several attempts at a request the last one counts: it comes last. What was reused may be reused again.
-        self._groups[group] = {
+        return {
             (row["number"], row["stage"], row["visit"], row["sample"]): row for row in rows if row["kind"] == "request"
         }
-        while len(self._groups) > CACHED_GROUPS:
-            self._groups.popitem(last=False)
-        return self._groups[group]

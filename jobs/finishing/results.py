@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,14 +44,13 @@ class JobResults:
     _folder: Path
     artifacts: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=lambda: {"status": "completed"})
-    _starts: npt.NDArray[np.int64] | None = None
 
     @property
     def _artifacts(self) -> Artifacts:
         return self._context.artifacts
 
     def items(self) -> Iterator[EndedItem]:
-        starts = self._index()
+        starts = self._index
         order = np.flatnonzero(starts[:, 1])
         for number in order.tolist():
             columns_at, columns_size, result_at, result_size = starts[number].tolist()
@@ -61,7 +61,7 @@ class JobResults:
             yield EndedItem(number, custom_id, columns, **end)
 
     def tables(self) -> Iterator[pa.Table]:
-        is_item = self._index()[1:, 1] > 0  # rows count from 1
+        is_item = self._index[1:, 1] > 0  # rows count from 1
         first = 0
         with self._artifacts.open(self.job.input_sha256) as source:
             for table in tables(source, self.job.input_name):
@@ -99,23 +99,21 @@ class JobResults:
     def _read(self, start: int, size: int) -> bytes:
         return os.pread(self._file.fileno(), size, start)
 
+    def _put(self, value: Any) -> tuple[int, int]:
+        """Append a value to the file. Return its place and size."""
+        return self._file.tell(), self._file.write(json_lines.dumps(value))
+
+    @cached_property
     def _index(self) -> npt.NDArray[np.int64]:
         """Copy items and results to the file. Return their places by number."""
-        if self._starts is not None:
-            return self._starts
         reader = items_file.Reader(self._artifacts, self.job.items_sha256 or "")
         rows = int(reader.numbers().max()) + 1 if reader.total else 0
         starts = np.zeros((rows, 4), np.int64)
-        at = 0
         for first in range(0, reader.total, items_file.GROUP_ITEMS):
             for row in reader.read(first, items_file.GROUP_ITEMS):
-                text = json_lines.dumps([row.custom_id, row.columns])
-                self._file.write(text)
-                starts[row.number, :2] = at, len(text)
-                at += len(text)
+                starts[row.number, :2] = self._put([row.custom_id, row.columns])
         for sha256 in self._chunks:
-            table = job_chunks.read(self._artifacts, sha256)
-            for row in table.to_pylist():
+            for row in job_chunks.read(self._artifacts, sha256).to_pylist():
                 if row["state"] in job_chunks.UNENDED:
                     starts[row["number"], 2:] = 0
                     continue
@@ -126,12 +124,8 @@ class JobResults:
                     "started_at": row["started_at"],
                     "ended_at": row["ended_at"],
                 }
-                text = json_lines.dumps(ended)
-                self._file.write(text)
-                starts[row["number"], 2:] = at, len(text)
-                at += len(text)
+                starts[row["number"], 2:] = self._put(ended)
         self._file.flush()
-        self._starts = starts
         return starts
 
 

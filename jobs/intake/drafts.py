@@ -17,6 +17,14 @@ from tasks.execution import engine_status
 from tasks.intake.submission import NewInput
 
 
+class Submission(NamedTuple):
+    """What a client sends of a job: options, window, and `admin` if the client is an administrator."""
+
+    values: Mapping[str, Any]
+    completion_window: str
+    admin: bool = False
+
+
 class Configuration(NamedTuple):
     """What a job runs, after a check. A job whose items are jobs has no stages, and the models of them all.
 

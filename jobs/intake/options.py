@@ -17,6 +17,7 @@ from batchyard.schema_words import InvalidValue, invalid_values
 from batchyard.settings import Settings
 from batchyard.wording import MAX_LIST, MAX_MESSAGE, MAX_NAME, cut, nearest, quoted
 from jobs.intake import author_calls
+from jobs.intake.drafts import JobDraft
 from jobs.intake.requests import Preparer
 from recipes.registry import Catalogue
 from tasks.context import AppContext
@@ -127,24 +128,18 @@ def expected(
     return (counts + [None] * len(stages))[: len(stages)]
 
 
-def shares(
-    context: AppContext,
-    recipe: FlowRecipe[Any],
-    options: Options,
-    stages: Sequence[Stage],
-    models: Mapping[str, Mapping[str, Any]],
-) -> list[dict[str, float]]:
-    """Return the share of each model in the requests of each stage.
+def shares(context: AppContext, recipe: FlowRecipe[Any], options: Options, draft: JobDraft) -> list[dict[str, float]]:
+    """Return the share of each model in the requests of each stage of a job.
 
     Requests of an adapter count as its base's. A stage without an example asks the models of the stage before it. Empty
     if several may be, and nothing says which.
     """
     examples = ask(context, recipe, "probe", options) or ()
-    names = list(models)
-    bases = {adapter: name for name, spec in models.items() for adapter in spec.get("adapters", ())}
+    names = list(draft.job.models)
+    bases = {adapter: name for name, spec in draft.job.models.items() for adapter in spec.get("adapters", ())}
     share: dict[str, float] = {names[0]: 1.0} if len(names) == 1 else {}
     by_stage = []
-    for stage in stages:
+    for stage in draft.stages:
         asked = [want.model for want in examples if isinstance(want, Ask) and want.stage == stage.name]
         counts = Counter(bases.get(name, name) for name in asked)
         share = {model: number / counts.total() for model, number in counts.items()} or share

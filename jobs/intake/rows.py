@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,13 +18,11 @@ Columns: TypeAlias = dict[str, Any]
 TABLE_ROWS = 4096
 
 
-class RowError(Exception):
-    """A row that cannot be read. The message says why."""
+class RowError(NamedTuple):
+    """Why a row cannot be read."""
 
-    def __init__(self, message: str, code: str = "invalid_input_file") -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
+    message: str
+    code: str
 
 
 def rows(

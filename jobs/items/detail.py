@@ -11,16 +11,37 @@ import pyarrow as pa
 
 from batchyard import json_lines
 from jobs.items import texts
-from jobs.items.requests import RequestRow, requests_of
 from jobs.items.states import CACHED_CHUNKS, ItemRow, find
+from jobs.stage_records import answers
 from results.storage import Storage
 from store.artifacts import Artifacts
-from store.formats import job_chunks
+from store.formats import asks, job_chunks, plan
 from store.jobs import chunk_records, replies
+from store.jobs import reading as records
 from store.records import Job, JobReply
 
 SLACK_SECONDS = 60.0
 """A chunk is stored so long after what stands in it, at the latest; and clocks of machines differ."""
+
+
+@dataclass
+class RequestRow:
+    custom_id: str
+    stage: str
+    batch_id: str
+    line: int
+    visit: int
+    sample: int
+    retry: int
+    body: dict[str, Any]
+    status_code: int | None = None
+    response: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    seconds: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status_code is None and self.error is None
 
 
 @dataclass
@@ -82,8 +103,7 @@ def item(storage: Storage, job: Job, number: int) -> ItemDetails:
             details.result = value
         details.error = json_lines.loads(end["error"]) if end["error"] else None
         details.started_at, details.ended_at = end["started_at"], end["ended_at"]
-    texts_of = texts.of(job, known.reader, position, end["result"] if end is not None else None)
-    details.question, details.answer, details.expected, details.scores = texts_of
+    texts.fill(details, job, known.reader, position, end["result"] if end is not None else None)
     details.turns = _turns(storage, job, position, details)
     with storage.database.read() as session:
         details.replies = replies.of_item(session, job.id, position)
@@ -103,7 +123,7 @@ def _turns(storage: Storage, job: Job, position: int, end: ItemDetails) -> list[
             begun[0].kind, begun[0].value = judgement.kind, {**begun[0].value, **judgement.value}
         else:
             judgements.append(judgement)
-    for life, number, request in requests_of(storage, job, position):
+    for life, number, request in _requests(storage, job, position):
         turns.setdefault((life, number), TurnRow(life, number)).requests.append(request)
     for turn in turns.values():
         turn.requests.sort(key=lambda request: (request.sample, request.retry))
@@ -126,3 +146,38 @@ def _judgements(storage: Storage, job: Job, position: int, end: ItemDetails) -> 
                     row["turn"],
                     JudgementRow(row["index"] + 1, row["kind"], json_lines.loads(row["value"])),
                 )
+
+
+@functools.lru_cache(maxsize=CACHED_CHUNKS)
+def asking(artifacts: Artifacts, plan_sha256: str, row_group: int) -> npt.NDArray[np.int32]:
+    """Return the position of the item of each request of a segment."""
+    table = plan.segment(artifacts, plan_sha256, row_group, ["position"])
+    positions: npt.NDArray[np.int32] = table["position"].to_numpy().astype(np.int32)
+    return positions
+
+
+def _requests(storage: Storage, job: Job, position: int) -> Iterator[tuple[int, int, RequestRow]]:
+    with storage.database.read() as session:
+        groups = records.plan_groups(session, job.id)
+    for group in groups:
+        if position not in asking(storage.artifacts, group.plan_sha256, group.row_group):
+            continue
+        table = asks.read_item(storage.artifacts, group.plan_sha256, group.row_group, position)
+        with storage.database.read() as session:
+            stored = chunk_records.of_segment(session, group.segment_id)
+        answered = {line: (answer, at) for line, answer, at in answers(storage.artifacts, stored, table["line"])}
+        for row in table.to_pylist():
+            request = RequestRow(
+                **{name: row[name] for name in ("custom_id", "line", "visit", "retry")},
+                stage=group.stage,
+                batch_id=group.batch_id,
+                sample=row["sample"] + 1,
+                body=json_lines.loads(row["body"]) if row["body"] else {},
+            )
+            answer, request.seconds = answered.get(row["line"], (None, None))
+            if answer is not None:
+                line = json_lines.loads(answer)
+                response = line.get("response") or {}
+                request.status_code, request.response = response.get("status_code"), response.get("body")
+                request.error = line.get("error")
+            yield row["life"], row["turn"], request

@@ -8,7 +8,7 @@ from batchyard import json_lines
 from batchyard.recipes import is_wrong
 from batchyard.statuses import ITEM_STATES
 from jobs.items import texts
-from jobs.items.requests import asking
+from jobs.items.detail import asking
 from jobs.items.states import ItemRow, ItemStates
 from jobs.items.stream import result_chunks, slices
 from results.storage import Storage
@@ -59,9 +59,8 @@ def page(
     ended = known.rows(positions[:limit], ["result"])
     by_position = dict(zip(positions, rows, strict=False))
     for position in sorted(by_position):  # as the items file has them
-        shown = texts.of(job, known.reader, position, ended.get(position, {}).get("result"))
-        item = by_position[position]
-        item.question, item.answer, item.expected, item.scores = shown
+        result = ended.get(position, {}).get("result")
+        texts.fill(by_position[position], job, known.reader, position, result)
     return rows, len(positions) > limit
 
 
@@ -87,8 +86,8 @@ def scored_page(storage: Storage, job: Job, kind: Kind, after: int, limit: int) 
         samples = texts.samples(json_lines.loads(row["result"]) if row["result"] else None)
         differ = row["state"] == "completed" and len({sample["score"] for sample in samples}) > 1
         if any(map(is_wrong, samples)) if kind == WRONG else differ:
-            shown = texts.of(job, reader, row["position"], row["result"])
-            items.append(ItemRow(row["number"], row["custom_id"], row["state"], **shown._asdict()))
+            items.append(ItemRow(row["number"], row["custom_id"], row["state"]))
+            texts.fill(items[-1], job, reader, row["position"], row["result"])
         remaining -= len(row["result"] or "")
         if len(items) == limit or remaining <= 0:
             return items, line if line < end else None

@@ -43,25 +43,6 @@ class ItemRow:
     scores: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class ItemCursor:
-    """Where an item is. `result` is empty until it ends."""
-
-    number: int
-    position: int
-    custom_id: str
-    state: str
-    life: int
-    turns: int
-    result: dict[str, Any]
-    started_at: float | None
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """What a reply to it belongs to: position, life and turn."""
-        return self.position, self.life, self.turns
-
-
 class _ChunkEnds(NamedTuple):
     """A result chunk without its texts. `states` are indices of ITEM_STATES."""
 
@@ -150,22 +131,6 @@ def select(storage: Storage, job: Job, states: Collection[str]) -> tuple[Reader,
     """Return the items of an ended job, and the rising positions of those in these states. Raises as ItemStates."""
     known = ItemStates(storage, job)
     return known.reader, np.flatnonzero(np.isin(known.states, [ITEM_STATES.index(state) for state in states]))
-
-
-def cursor(storage: Storage, job: Job, number: int) -> ItemCursor:
-    """Return where an item is. Raises as `find`."""
-    known, position = find(storage, job, number)
-    row = known.rows([position], ["result", "started_at"]).get(position, {})
-    return ItemCursor(
-        number=number,
-        position=position,
-        custom_id=known.reader.custom_ids([position])[position],
-        state=ITEM_STATES[known.states[position]],
-        life=int(known.lives[position]),
-        turns=max(int(known.turns[position]), 0),
-        result=json_lines.loads(row.get("result") or "{}"),
-        started_at=row.get("started_at"),
-    )
 
 
 def find(storage: Storage, job: Job, number: int) -> tuple[ItemStates, int]:

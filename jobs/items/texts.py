@@ -1,10 +1,11 @@
 """The texts of items in lists: what each asks, its answer, the expected one, and its scores; cut."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchyard import json_lines
 from batchyard.recipes import InvalidItem, messages_of
 from batchyard.wording import cut
+from jobs.items.states import ItemRow
 from recipes.options import column_of
 from recipes.reports import as_text
 from store.formats.items import Reader
@@ -13,21 +14,12 @@ from store.records import Job
 SHOWN = 300
 
 
-class ItemTexts(NamedTuple):
-    """What an item asks, its answer, the expected one, and scores, as far as known."""
-
-    question: str | None
-    answer: str | None
-    expected: str | None
-    scores: list[float]
-
-
-def of(job: Job, reader: Reader, position: int, result: str | None) -> ItemTexts:
-    """Return the texts of an item with this result (JSON)."""
+def fill(item: ItemRow, job: Job, reader: Reader, position: int, result: str | None) -> None:
+    """Set the texts and scores of an item with this result (JSON), as far as they are known."""
     (stored,) = reader.read(position, 1)
     values = json_lines.loads(result) if result else None
-    answer = values.get("text") if isinstance(values, dict) else None
-    scores = [float(sample["score"]) for sample in samples(values)]
+    item.answer = _shown(values.get("text")) if isinstance(values, dict) else None
+    item.scores = [float(sample["score"]) for sample in samples(values)]
     template = job.options.get("template")
     try:
         last = messages_of(stored.columns, template if isinstance(template, str) else None)[-1].get("content")
@@ -35,9 +27,10 @@ def of(job: Job, reader: Reader, position: int, result: str | None) -> ItemTexts
         last = None
     if isinstance(last, list):
         last = "\n".join(str(part["text"]) for part in last if isinstance(part, dict) and part.get("text"))
+    item.question = _shown(last)
     column = job.options.get("ground_truth")
     expected = column_of(stored.columns, column) if isinstance(column, str) else None
-    return ItemTexts(_shown(last), _shown(answer), None if expected is None else _shown(as_text(expected)), scores)
+    item.expected = None if expected is None else _shown(as_text(expected))
 
 
 def samples(result: Any) -> list[dict[str, Any]]:

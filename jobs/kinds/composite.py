@@ -6,7 +6,7 @@ all that it decides in one transaction.
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,11 @@ from batchyard.statuses import NEVER_ENDED, TERMINAL
 from jobs.catalogue import catalogue_of
 from jobs.intake import identity, rows
 from jobs.intake import options as job_options
-from jobs.intake.drafts import Configuration, JobDraft
-from jobs.kinds import child_drafts
-from jobs.kinds.child_drafts import ChildInput
-from jobs.kinds.commit import RecordedEnd, commit, recorded, row_of_end
+from jobs.intake.drafts import Configuration, JobDraft, Submission
+from jobs.kinds import nested
 from jobs.kinds.flow import FLOW
-from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind, Warnings
+from jobs.kinds.kind import ChildRow, JobEstimate, RecipeKind, Warnings
+from jobs.kinds.nested import ChildInput, recorded
 from jobs.kinds.plan import ChildStart, plan
 from store.formats import items as items_file
 from store.jobs import composites, lifecycle
@@ -38,20 +37,10 @@ ENDED_BY_THE_PARENT = ("expired", "cancelled")
 UNKNOWN_END: Warnings = [("eta_unknown", "No ETA: each of its jobs has a forecast of its own once it runs.")]
 
 
-class CompositeKind(NestedKind[CompositeRecipe[Any]]):
-    name = "composite"
-
-    def check(
-        self,
-        context: AppContext,
-        recipe: CompositeRecipe[Any],
-        values: Mapping[str, Any],
-        completion_window: str,
-        *,
-        admin: bool = False,
-    ) -> Configuration:
-        options: Any = job_options.parse(context, recipe, values)
-        models, named = _check_children(context, _children(context, recipe, options), options, completion_window)
+class CompositeKind(RecipeKind[CompositeRecipe[Any]]):
+    def check(self, context: AppContext, recipe: CompositeRecipe[Any], sent: Submission) -> Configuration:
+        options: Any = job_options.parse(context, recipe, sent.values)
+        models, named = _check_children(context, _children(context, recipe, options), options, sent.completion_window)
         return Configuration(recipe, options, models, named_jobs=named)
 
     def estimate(self, context: AppContext, recipe: CompositeRecipe[Any], draft: JobDraft) -> JobEstimate:
@@ -69,58 +58,10 @@ class CompositeKind(NestedKind[CompositeRecipe[Any]]):
         )
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
-        recipe: Any = catalogue_of(context).recipe(job.recipe)
-        options = recipe.options.model_validate(job.options)
-        children = list(recipe.children(options))
-        with context.database.read() as session:
-            jobs = composites.children(session, job.id)
-        ends = recorded(context, job.id)
-        ending = job.status == "cancelling" or job.outcome is not None
-        if ending and any(child.status not in TERMINAL for child in jobs.values()):
-            return  # the last of them wakes it
-        rows = [
-            _row(children, key, child.status, _error(child), child)
-            for key, child in jobs.items()
-            if child.status in TERMINAL and key not in ends and not (ending and child.status in ENDED_BY_THE_PARENT)
-        ]
-        drafts: list[JobDraft] = []
-        problem = None
-        if not ending and job.paused_at is None:
-            statuses = {key: child.status for key, child in jobs.items()} | {
-                key: end.state for key, end in ends.items()
-            }
-            try:
-                chosen = plan(children, statuses, _works(context, children), options.parallel)
-            except RequestError as error:
-                raise UnavailableError(error.message) from error
-            for key in chosen.never:
-                message = "the job of the round before has not completed, so it has no input"
-                rows.append(_row(children, key, "failed", {"code": "no_input", "message": message}))
-            for start in chosen.starts:
-                try:
-                    prepared = _prepared(context, job, options, start, jobs, ends)
-                except RequestError as error:
-                    problem = f"child '{start.child.key}' cannot start: {error.message}"
-                    continue
-                if isinstance(prepared, JobDraft):
-                    drafts.append(prepared)
-                elif prepared is None:
-                    first = start.child
-                    rows += [
-                        _row(children, child.key, "completed")
-                        for child in children
-                        if (child.variant, child.repeat) == (first.variant, first.repeat) and child.round >= first.round
-                    ]
-                elif isinstance(prepared, Job):
-                    rows.append(_row(children, start.child.key, prepared.status, None, prepared, taken=True))
-                else:
-                    rows.append(_row(children, start.child.key, "failed", prepared))
-        if ending or rows or drafts:
-            commit(context, lease, job, rows, drafts, ending=ending, begun=jobs.keys() | ends.keys())
-        if problem is not None:
-            raise UnavailableError(problem)
+        _Tick(context, lease, job).run()
 
-    def children(self, context: AppContext, recipe: CompositeRecipe[Any], job: Job) -> list[ChildRow]:
+    def children(self, context: AppContext, job: Job) -> list[ChildRow]:
+        recipe: Any = catalogue_of(context).recipe(job.recipe)
         with context.database.read() as session:
             jobs = composites.children(session, job.id)
         try:
@@ -160,9 +101,9 @@ def _check_children(
     named_jobs: dict[str, tuple[str, str]] = {}
     for child in {child.variant: child for child in children}.values():
         if child.recipe in catalogue_of(context).recipes:
-            child_drafts.flow_recipe(catalogue_of(context).recipes[child.recipe])
+            nested.flow_recipe(catalogue_of(context).recipes[child.recipe])
         try:
-            configuration = child_drafts.check(context, child.recipe, child.options, completion_window)
+            configuration = nested.check(context, child.recipe, child.options, completion_window)
         except RequestError as error:
             param = options.place(child.variant, error.param or "")
             raise RequestError(f"Variant '{child.variant}': {error.message}", code=error.code, param=param) from None
@@ -183,10 +124,8 @@ def _work(context: AppContext, draft: JobDraft, children: Sequence[Child]) -> di
     first: JobEstimate | None = None
     for variant, number in Counter(child.variant for child in children).items():
         child = next(child for child in children if child.variant == variant)
-        child_draft = replace(child_drafts.draft(context, draft.job, child, source), source=draft.source)
-        outlook = FLOW.estimate(
-            context, child_drafts.flow_recipe(catalogue_of(context).recipe(child.recipe)), child_draft
-        )
+        child_draft = replace(nested.draft(context, draft.job, child, source), source=draft.source)
+        outlook = FLOW.estimate(context, nested.flow_recipe(catalogue_of(context).recipe(child.recipe)), child_draft)
         first = first or outlook
         if outlook.parts is None or any(child.round for child in children):
             parts = None
@@ -208,75 +147,91 @@ def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:
     return works
 
 
-def _prepared(
-    context: AppContext,
-    job: Job,
-    options: CompositeOptions,
-    start: ChildStart,
-    jobs: Mapping[str, Job],
-    ends: Mapping[str, RecordedEnd],
-) -> JobDraft | Job | dict[str, Any] | None:
-    """Return a child's job, an equal completed one, why it cannot start, or None if not needed. Raises RequestError."""
-    child = start.child
-    source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
-    with context.database.read() as session:
-        if child.before is not None and child.artifact is not None:
-            before = _job_id(child.before, jobs, ends)
-            file = lifecycle.find_artifact(session, job.project_id, before, child.artifact)
-            if file is None and child.optional:
-                return None
-            if file is None:
-                return {"code": "no_input", "message": f"job '{before}' has no artifact '{child.artifact}'"}
-            source = ChildInput(file.id, file.sha256, child.artifact)
-        draft = child_drafts.draft(context, job, child, source)
-        if options.reuse:
+class _Tick(nested.Tick):
+    def __init__(self, context: AppContext, lease: Lease, job: Job) -> None:
+        super().__init__(context, lease, job)
+        recipe: Any = catalogue_of(context).recipe(job.recipe)
+        self.options: CompositeOptions = recipe.options.model_validate(job.options)
+        self.children: list[Child] = list(recipe.children(self.options))
+
+    def run(self) -> None:
+        context, job, jobs, ends = self.context, self.job, self.jobs, self.ends
+        ending = job.status == "cancelling" or job.outcome is not None
+        if ending and any(child.status not in TERMINAL for child in jobs.values()):
+            return  # the last of them wakes it
+        for key, child in jobs.items():
+            if child.status in TERMINAL and key not in ends and not (ending and child.status in ENDED_BY_THE_PARENT):
+                self.end_child(key, job=child)
+        problem = None
+        if not ending and job.paused_at is None:
+            statuses = {key: child.status for key, child in jobs.items()}
+            statuses |= {key: end.state for key, end in ends.items()}
+            try:
+                chosen = plan(self.children, statuses, _works(context, self.children), self.options.parallel)
+            except RequestError as error:
+                raise UnavailableError(error.message) from error
+            for key in chosen.never:
+                self.end_child(key, "the job of the round before has not completed, so it has no input")
+            for start in chosen.starts:
+                try:
+                    self.start(start)
+                except RequestError as error:
+                    problem = f"child '{start.child.key}' cannot start: {error.message}"
+        if ending or self.rows or self.drafts:
+            self.commit(ending=ending)
+        if problem is not None:
+            raise UnavailableError(problem)
+
+    def start(self, start: ChildStart) -> None:
+        """Draft a child's job, or end the child: with an equal completed job, or as not needed. Raises RequestError."""
+        context, job, child = self.context, self.job, start.child
+        source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
+        with context.database.read() as session:
+            if child.before is not None and child.artifact is not None:
+                before = self.job_id(child.before)
+                file = lifecycle.find_artifact(session, job.project_id, before, child.artifact)
+                if file is None and child.optional:
+                    place = child.variant, child.repeat
+                    for later in self.children:
+                        if (later.variant, later.repeat) == place and later.round >= child.round:
+                            self.end_child(later.key)
+                    return
+                if file is None:
+                    self.end_child(child.key, f"job '{before}' has no artifact '{child.artifact}'")
+                    return
+                source = ChildInput(file.id, file.sha256, child.artifact)
+            draft = nested.draft(context, job, child, source)
             same = composites.completed(session, job.project_id, draft.job.config_sha256)
-            if same is not None:
-                return same
-        if start.source is not None:
-            earlier = session.get(Job, _job_id(start.source, jobs, ends))
-            if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
-                draft.job.answers_from, draft.job.only_judges = earlier.id, True
-    return draft
+            if same is not None and self.options.reuse:
+                self.end_child(child.key, job=same, taken=True)
+                return
+            if start.source is not None:
+                earlier = session.get(Job, self.job_id(start.source))
+                if earlier is not None and earlier.work_sha256 == draft.job.work_sha256:
+                    draft.job.answers_from, draft.job.only_judges = earlier.id, True
+        self.drafts.append(draft)
 
+    def job_id(self, key: str) -> str:
+        return self.jobs[key].id if key in self.jobs else str(self.ends[key].result["job_id"])
 
-def _job_id(key: str, jobs: Mapping[str, Job], ends: Mapping[str, RecordedEnd]) -> str:
-    return jobs[key].id if key in jobs else str(ends[key].result["job_id"])
-
-
-def _error(child: Job) -> dict[str, Any] | None:
-    if child.status == "completed":
-        return None
-    first = next(iter(child.errors or []), {"message": f"job '{child.id}' is {child.status}"})
-    return {"code": f"job_{child.status}", "message": first["message"]}
-
-
-def _row(
-    children: Sequence[Child],
-    key: str,
-    status: str,
-    error: Mapping[str, Any] | None = None,
-    job: Job | None = None,
-    *,
-    taken: bool = False,
-) -> dict[str, Any]:
-    """Return the row of results of an ended child."""
-    number, child = next((number, child) for number, child in enumerate(children) if child.key == key)
-    result: dict[str, Any] = {
-        **{"text": None, "variant": child.variant, "repeat": child.repeat, "round": child.round},
-        **{"job_id": job and job.id, "status": status, "taken": taken},
-        **{"config_sha256": job and job.config_sha256, "metrics": job and job.metrics},
-    }
-    at = time.time()
-    return row_of_end(
-        number,
-        key,
-        completed=status == "completed",
-        result=result,
-        error=error,
-        started_at=float(job.in_progress_at or job.created_at) if job else at,
-        ended_at=float(job.finalizing_at or job.failed_at or at) if job else at,
-    )
+    def end_child(self, key: str, no_input: str | None = None, job: Job | None = None, *, taken: bool = False) -> None:
+        """Add the row of a child that has ended as its `job` did, or without one."""
+        number, child = next((number, child) for number, child in enumerate(self.children) if child.key == key)
+        error = None if no_input is None else {"code": "no_input", "message": no_input}
+        status = job.status if job else "failed" if error else "completed"
+        started_at = ended_at = time.time()
+        if job:
+            started_at = float(job.in_progress_at or job.created_at)
+            ended_at = float(job.finalizing_at or job.failed_at or ended_at)
+            if status != "completed":
+                first = next(iter(job.errors or []), {"message": f"job '{job.id}' is {status}"})
+                error = {"code": f"job_{status}", "message": first["message"]}
+        result: dict[str, Any] = {
+            **{"text": None, "variant": child.variant, "repeat": child.repeat, "round": child.round},
+            **{"job_id": job and job.id, "status": status, "taken": taken},
+            **{"config_sha256": job and job.config_sha256, "metrics": job and job.metrics},
+        }
+        self.end(number, key, result, error, started_at, ended_at)
 
 
 COMPOSITE = CompositeKind()

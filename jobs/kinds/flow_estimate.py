@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -43,7 +43,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
         unknown = [StageOutlook(stage.name, stage.endpoint, None) for stage in draft.stages]
         return JobEstimate(items, unknown, errors=report.errors)
     options = recipe.options.model_validate(draft.job.options)
-    shares = job_options.shares(context, recipe, options, draft.stages, draft.job.models)
+    shares = job_options.shares(context, recipe, options, draft)
     turns, errors = first_turns(context, recipe, draft.job, sample)
     requests = [request for turn in turns for request in turn]
     first_asks = Counter(request.stage for request in requests)
@@ -58,7 +58,7 @@ def estimate(context: AppContext, recipe: FlowRecipe[Any], draft: JobDraft) -> J
     return JobEstimate(
         items,
         stages,
-        **_end(context, recipe, draft, stages, shares, requests),
+        **_Queue(context, recipe, draft, shares).end(stages, requests),
         parts=_parts(stages, shares, requests),
         requests=[
             FirstRequest(request.stage, endpoints[request.stage], json_lines.loads(request.body))
@@ -108,64 +108,60 @@ def _rows(context: AppContext, new: JobDraft, report: ValidationReport) -> tuple
             return None, []
 
 
-def _end(
-    context: AppContext,
-    recipe: FlowRecipe[Any],
-    new: JobDraft,
-    stages: Sequence[StageOutlook],
-    shares: Sequence[Mapping[str, float]],
-    sample: Sequence[PreparedRequest],
-) -> dict[str, Any]:
-    if new.job.answers_from:
-        return {"warnings": [("eta_unknown", "No ETA: nobody knows yet how many answers of the other job fit.")]}
-    for stage, by_model in zip(stages, shares, strict=True):
-        if not by_model:
-            message = f"No ETA: recipe {recipe.name!r} cannot say of stage {stage.name!r} which model it asks."
-            return {"warnings": [("eta_unknown", message)]}
-    queue = _Queue(context, recipe, new, {model for by_model in shares for model in by_model})
-    if unmeasured := queue.unmeasured():
-        return {"warnings": [("not_measured", f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet.")]}
-    if queue.is_closed:
-        return {"warnings": [("eta_unknown", "No ETA: the project's max_segments is 0, so nothing of it runs.")]}
-    unknown = next((stage.name for stage in stages if stage.expected is None), None)
-    if unknown is None:
-        return {"seconds": queue.seconds([stage.expected or 0 for stage in stages], shares)}
-    requests_by_model = [
-        Counter(request.model for request in sample if request.stage == stage.name) for stage in stages
-    ]
-    first_shares = [
-        {model: number / counts.total() for model, number in counts.items()} or by_model
-        for counts, by_model in zip(requests_by_model, shares, strict=True)
-    ]
-    earliest = queue.seconds([stage.least or 0 for stage in stages], first_shares)
-    most = [stage.most for stage in stages if stage.most is not None]
-    latest = queue.seconds(most, shares) if len(most) == len(stages) else None
-    message = f"The ETA is a range: answers decide how many requests recipe {recipe.name!r} makes in stage {unknown!r}."
-    return {"warnings": [("eta_unknown", message)], "earliest": earliest, "latest": latest}
+def _unknown(message: str) -> dict[str, Any]:
+    return {"warnings": [("eta_unknown", message)]}
 
 
 class _Queue:
-    """The work of this deployment. `is_closed`: the job would not run."""
+    """The work of this deployment, for a new job that asks the models of each stage in these shares."""
 
-    def __init__(self, context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, models: Iterable[str]) -> None:
+    def __init__(
+        self, context: AppContext, recipe: FlowRecipe[Any], new: JobDraft, shares: Sequence[Mapping[str, float]]
+    ) -> None:
         self._context = context
         self._new = new
+        self._shares = shares
         self._streaming = recipe.options.model_validate(new.job.options).streaming
         with context.database.read() as session:
             self._throughputs = measured_throughputs(context, session)
             self._limits = dispatch.limits(context, session)
             self._now = time.time()
             self._recent_usage = dispatch.recent_usage(session, {new.job.project_id}, self._now)
-        self.is_closed = self._limits.projects.get(new.job.project_id) == 0
         self._due_at = math.ceil(self._now) + durations.seconds(new.job.completion_window)
         self._engines = engine_status.known(context) or Engines(frozenset(context.models), {})
+        models = {model for by_model in shares for model in by_model}
         self._speeds = {model: costs.throughput_of(model, "decode", self._throughputs) for model in models}
 
-    def unmeasured(self) -> list[str]:
-        """Return the models of the job whose speed is not known."""
-        return sorted(model for model, speed in self._speeds.items() if speed is None)
+    def end(self, stages: Sequence[StageOutlook], sample: Sequence[PreparedRequest]) -> dict[str, Any]:
+        """Return when the job would be done, or why nobody knows it, as fields of JobEstimate."""
+        recipe, shares = self._new.job.recipe, self._shares
+        if self._new.job.answers_from:
+            return _unknown("No ETA: nobody knows yet how many answers of the other job fit.")
+        for stage, by_model in zip(stages, shares, strict=True):
+            if not by_model:
+                return _unknown(f"No ETA: recipe {recipe!r} cannot say of stage {stage.name!r} which model it asks.")
+        if unmeasured := sorted(model for model, speed in self._speeds.items() if speed is None):
+            message = f"No ETA: the speed of {', '.join(unmeasured)} was not measured yet."
+            return {"warnings": [("not_measured", message)]}
+        if self._limits.projects.get(self._new.job.project_id) == 0:
+            return _unknown("No ETA: the project's max_segments is 0, so nothing of it runs.")
+        unknown = next((stage.name for stage in stages if stage.expected is None), None)
+        if unknown is None:
+            return {"seconds": self._seconds([stage.expected or 0 for stage in stages], shares)}
+        requests_by_model = [
+            Counter(request.model for request in sample if request.stage == stage.name) for stage in stages
+        ]
+        first_shares = [
+            {model: number / counts.total() for model, number in counts.items()} or by_model
+            for counts, by_model in zip(requests_by_model, shares, strict=True)
+        ]
+        earliest = self._seconds([stage.least or 0 for stage in stages], first_shares)
+        most = [stage.most for stage in stages if stage.most is not None]
+        latest = self._seconds(most, shares) if len(most) == len(stages) else None
+        message = f"The ETA is a range: answers decide how many requests recipe {recipe!r} makes in stage {unknown!r}."
+        return _unknown(message) | {"earliest": earliest, "latest": latest}
 
-    def seconds(self, counts: Sequence[float], shares: Sequence[Mapping[str, float]]) -> float:
+    def _seconds(self, counts: Sequence[float], shares: Sequence[Mapping[str, float]]) -> float:
         """Return when a job with so many requests would be done."""
         with self._context.database.read() as session:
             finish = expected_finish(session, [], round(sum(counts)))

@@ -26,7 +26,8 @@ from batchyard.wording import MAX_NAME, nearest, quoted
 from jobs.intake import author_calls
 from jobs.intake.requests import PreparedRequest, Preparer
 from jobs.intake.rows import Columns, RowError, rows
-from jobs.items import events
+from jobs.items import stream
+from recipes.options import column_of
 from store.formats import items as items_file
 from store.records import Job
 from tasks.context import AppContext
@@ -238,10 +239,7 @@ class ItemChecker:
         with _time_limit(self._settings.judge_seconds):
             paths = self._recipe.columns(self._options, row)
         for path in paths:
-            value: Any = row
-            for name in path.split("."):
-                value = value.get(name) if isinstance(value, Mapping) else None
-            if value is None:
+            if column_of(row, path) is None:
                 near = nearest(path, row)
                 hint = f"; did you mean {near!r}?" if near else f"; it has {', '.join(row)[:MAX_NAME] or 'no columns'}."
                 raise LineError("missing_column", f"the column {path!r} is missing{hint}", path)
@@ -272,8 +270,8 @@ class ItemChecker:
                 f"the job has {items:,}; leave 'streaming' out, or split the input."
             )
             self._report.add(None, LineError("too_many_items", message, "options.streaming"))
-        most = events.MOST_NOTIFIED
-        if items > most and events.notifies(self._options):
+        most = stream.MOST_NOTIFIED
+        if items > most and stream.notifies(self._options):
             message = f"Option 'notify' is for {most:,} items at most, and the job has {items:,}; leave it out."
             self._report.add(None, LineError("too_many_items", message, "options.notify"))
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from batchyard.errors import ConflictError, RequestError
 from batchyard.recipes import Recipe
-from jobs.intake.drafts import Configuration, JobDraft
+from jobs.intake.drafts import Configuration, JobDraft, Submission
 from store.leases import Lease
 from store.records import Job
 from tasks.context import AppContext
@@ -87,14 +86,11 @@ class ChildRow(NamedTuple):
 class RecipeKind(ABC, Generic[R]):
     """A kind of recipe. Its methods get recipes of this kind, and jobs of such recipes."""
 
-    name: ClassVar[str]
-    has_journal: ClassVar[bool]
-    """True if the items of its jobs make requests, whose journal is an artifact."""
+    has_journal: ClassVar[bool] = False
+    """True if the items of its jobs make requests, whose journal is an artifact; else they are jobs, or start some."""
 
     @abstractmethod
-    def check(
-        self, context: AppContext, recipe: R, values: Mapping[str, Any], completion_window: str, *, admin: bool = False
-    ) -> Configuration:
+    def check(self, context: AppContext, recipe: R, sent: Submission) -> Configuration:
         """Return what a job with these options runs. Raises RequestError, with `param`; PermissionDeniedError."""
 
     @abstractmethod
@@ -109,38 +105,8 @@ class RecipeKind(ABC, Generic[R]):
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
         """Advance a job that is in progress or being cancelled. Raises LeaseLost, UnavailableError."""
 
-    def expected(self, context: AppContext, recipe: R, job: Job) -> dict[int, int | None]:
+    def expected(self, context: AppContext, job: Job) -> dict[int, int | None]:
         return {}
 
-    def children(self, context: AppContext, recipe: R, job: Job) -> list[ChildRow]:
+    def children(self, context: AppContext, job: Job) -> list[ChildRow]:
         return []
-
-    def check_answers_from(self, recipe: R) -> None:
-        """Raise RequestError if a job takes no answers of another one."""
-
-    def check_repeatable(self, job: Job) -> None:
-        """Raise ConflictError if the items of a job cannot be asked or judged again."""
-
-    def check_repliable(self, job: Job, number: int) -> None:
-        """Raise ConflictError if nobody can reply to the items of a job."""
-
-
-class NestedKind(RecipeKind[R]):
-    """A kind whose items are jobs, or are measured by jobs."""
-
-    has_journal = False
-
-    def check_answers_from(self, recipe: R) -> None:
-        message = f"A job of recipe {recipe.name!r} takes no answers; its option 'reuse' takes completed jobs."
-        raise RequestError(message, code="invalid_value", param="answers_from")
-
-    def check_repeatable(self, job: Job) -> None:
-        message = (
-            f"Job '{job.id}' is of recipe '{job.recipe}': create it again, with other options if you like. Completed "
-            "jobs of the same configuration are taken as they are, and what is missing runs."
-        )
-        raise ConflictError(message, param="job_id")
-
-    def check_repliable(self, job: Job, number: int) -> None:
-        message = f"Item {number} of job '{job.id}' is a job itself; look at its items, or create '{job.id}' again."
-        raise ConflictError(message, param="number")

@@ -13,18 +13,6 @@ from batchyard.wording import quoted, suggestion
 from recipes.tools.pool import INTERRUPTED
 
 
-@dataclass(frozen=True, slots=True)
-class PendingToolCall:
-    """A call that is recorded and may be made, with its place. `key` is its idempotency key."""
-
-    position: int
-    turn: int
-    index: int
-    key: str
-    call: Call
-    is_retriable: bool
-
-
 @dataclass(frozen=True)
 class Tools:
     """The tools of a job. `is_under_way` says if this process makes a call or has its outcome."""

@@ -2,8 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 from sqlalchemy.orm import Session
@@ -11,6 +9,7 @@ from sqlalchemy.orm import Session
 from batchyard.recipes import Stage
 from jobs.running import notices, segments
 from jobs.running.memory import LiveJob
+from jobs.running.records import as_table
 from store import events
 from store.accounting import stopping
 from store.formats import job_chunks
@@ -35,8 +34,8 @@ def commit(
     job, items, new = live.job, live.items, live.items.uncommitted
     planned = segments.write(context.artifacts, cuts)
     tables: list[tuple[ChunkKind, pa.Table]] = [
-        ("result", _table([*new.moved, *new.ended], job_chunks.RESULT)),
-        ("judgement", _table(new.outcomes, job_chunks.JUDGEMENT)),
+        ("result", as_table([*new.moved, *new.ended], job_chunks.RESULT)),
+        ("judgement", as_table(new.outcomes, job_chunks.JUDGEMENT)),
     ]
     new_chunks: list[tuple[ChunkKind, str, int]] = [
         (kind, job_chunks.write(context.artifacts, table), table.num_rows) for kind, table in tables if table.num_rows
@@ -69,8 +68,8 @@ def commit(
         record.ahead = items.outlook(job.total - live.admitted)
         if new.counters:
             record.counters = dict(Counter(record.counters) + Counter(new.counters))
-        for notice in live.notices.due(items, record.stuck, time.time()):
-            events.record(session, record, notice.type, **notice.data)
+        for type_, data in live.notices.due(items, record.stuck, time.time()):
+            events.record(session, record, type_, **data)
         if sampled:
             lifecycle.pause_sampled(session, record)
         elif not done:
@@ -96,11 +95,3 @@ def _batch_of(session: Session, job: Job, number: int, stage: Stage, existing: d
     batch = stage_records.open_batch(session, job, number, stage.name, stage.endpoint)
     existing.update({stage.name: stage for stage in stage_records.of_job(session, job.id)})
     return batch.id
-
-
-def _table(records: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    columns = []
-    for field in schema:
-        values = [getattr(record, field.name) for record in records]
-        columns.append(pa.array([v.decode() if isinstance(v, bytes) else v for v in values], field.type))
-    return pa.table(columns, schema=schema)

@@ -16,11 +16,9 @@ from batchyard import json_lines
 from batchyard.recipes import Answer, Call, Called, Check, Checked, Item, Reply, Score, Scored, Wait
 from batchyard.recipes.program import Chosen, RecipeError, Request
 from jobs.intake.requests import PreparedRequest
-from jobs.running.calling import PendingToolCall
 from jobs.running.live_item import JudgeInline, LiveItem, OpenRequests, PendingCall
 from jobs.running.programs import Outcome, Programs
-from jobs.running.records import Life, Uncommitted
-from jobs.running.replay import NO_RECORDS, Records
+from jobs.running.records import NO_RECORDS, Life, Records, Uncommitted
 from jobs.running.turns import Turns, outlook
 from recipes.answers import answer_of
 from store.formats.job_chunks import CALL, CALLED, LIVE, WAITING
@@ -50,7 +48,6 @@ class LiveItems:
         self._items: dict[int, LiveItem] = {}
         self.requests = OpenRequests()
         self._calls: list[PendingCall] = []
-        self._tool_calls: list[PendingToolCall] = []
         self._judging = 0
         self.waiting: dict[int, Wait] = {}
         self._accepted: deque[tuple[int, str]] = deque(maxlen=PEERS)
@@ -147,14 +144,11 @@ class LiveItems:
         self._continue(live)
 
     def take_calls(self) -> list[PendingCall]:
-        """Return the Scores and Checks to judge. Each outcome is to come, by `judge`."""
-        calls, self._calls = self._calls, []
-        self._judging += len(calls)
-        return calls
+        """Return the judgements and the calls of tools to make, these when the records say that they begin.
 
-    def take_tool_calls(self) -> list[PendingToolCall]:
-        """Return the calls of tools to make, when the records say that they begin. Outcomes come by `judge`."""
-        calls, self._tool_calls = self._tool_calls, []
+        Each outcome is to come, by `judge`.
+        """
+        calls, self._calls = self._calls, []
         self._judging += len(calls)
         return calls
 
@@ -169,7 +163,7 @@ class LiveItems:
 
     def waits(self) -> bool:
         """True if an item waits for an answer, a judgement or a tool."""
-        return any(self.requests.out.values()) or self._judging > 0 or bool(self._calls or self._tool_calls)
+        return any(self.requests.out.values()) or self._judging > 0 or bool(self._calls)
 
     def _continue(self, live: LiveItem, records: Records = NO_RECORDS) -> None:
         """Send each complete turn, and go on until the item waits or ends."""
@@ -266,8 +260,8 @@ class LiveItems:
         if not has_begun:
             value = json_lines.dumps({"key": key, "tool": call.tool, "arguments": call.arguments})
             self.uncommitted.note(live.position, live.item, program.turn, index, CALL, value)
-        is_retriable = tools.is_retriable(call)
-        self._tool_calls.append(PendingToolCall(live.position, program.turn, index, key, call, is_retriable))
+        place = (live.position, program.turn, index)
+        self._calls.append(PendingCall(*place, call, live.item, key, tools.is_retriable(call)))
 
     def _record_outcome(self, live: LiveItem, index: int, outcome: Outcome, kind: str | None = None) -> None:
         program, want = live.program, live.program.wants[index]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from batchyard.recipes import Check, Checked, Item, Score, Scored
+from batchyard.recipes import Call, Check, Checked, Item, Score, Scored
 from batchyard.recipes.program import Program, Wants
 from jobs.intake.requests import PreparedRequest
 from jobs.running.programs import Outcome
@@ -56,11 +56,15 @@ class LiveItem:
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
+    """A judgement to make, or a tool's call whose beginning is noted, with its place. That has an idempotency `key`."""
+
     position: int
     turn: int
     index: int
-    call: ToJudge
+    call: ToJudge | Call
     item: Item
+    key: str = ""
+    is_retriable: bool = False
 
 
 class OpenRequests:
@@ -95,6 +99,10 @@ class OpenRequests:
     def note_answer(self, model: str) -> None:
         self.unanswered[model] -= 1
         self.answered[model] += 1
+
+    def buffered(self, stage: str | None = None) -> list[str]:
+        """Return the models with requests that stand in no segment yet, of one stage or all, sorted."""
+        return sorted({model for (name, model), buffer in self.buffers.items() if buffer and stage in (None, name)})
 
     def pending(self) -> Counter[str]:
         pending: Counter[str] = Counter()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from batchyard.recipes import FlowRecipe, Item, Options
-from jobs.items.events import events_of, notifies, of_row
+from jobs.items.stream import events_of, notifies, of_row
 from jobs.running.live import LiveItems
 from jobs.running.records import Change
 from store import events
@@ -23,24 +23,9 @@ def of_project(recipe: FlowRecipe[Any], options: Options, ended: Sequence[Change
     """Return those events of items that webhooks can subscribe to, if the options ask for them."""
     if not notifies(options):
         return []
-    items = (of_row(asdict(item)) for item in ended)
+    items = (of_row(vars(item)) for item in ended)
     all_events = (dict(event) for item in items for event in events_of(recipe, options, item))
     return [event for event in all_events if event.get("type") in events.TYPES]
-
-
-@dataclass(frozen=True)
-class Notice:
-    """An event that is due: `count` items are stuck or wait for the gate, and these are new."""
-
-    type: str
-    count: int
-    gate: str | None
-    items: list[dict[str, Any]]
-
-    @property
-    def data(self) -> dict[str, Any]:
-        gate = {} if self.gate is None else {"gate": self.gate}
-        return {"count": self.count, **gate, "items": self.items}
 
 
 @dataclass
@@ -64,10 +49,10 @@ class Notices:
         self._stuck = (self._stuck + stuck)[:MOST_LISTED]
         self._waiting |= {change.position: _named(change) for change in new.moved if change.state == WAITING}
 
-    def due(self, items: LiveItems, stuck: int, now: float) -> Iterator[Notice]:
-        """Yield the events that are due at `now` (Unix seconds). `stuck`: the number of stuck items."""
+    def due(self, items: LiveItems, stuck: int, now: float) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield type and data of the events that are due at `now` (Unix seconds). `stuck` counts all stuck items."""
         if self._stuck and self._may("job.stuck", now):
-            yield Notice("job.stuck", stuck, None, self._stuck)
+            yield "job.stuck", {"count": stuck, "items": self._stuck}
             self._stuck = []
         self._waiting = {position: item for position, item in self._waiting.items() if position in items.waiting}
         if self._waiting and self._may("job.gate_pending", now):
@@ -75,7 +60,7 @@ class Notices:
             gate = gates[next(iter(self._waiting))]
             new = {position: item for position, item in self._waiting.items() if gates[position] == gate}
             count = sum(other == gate for other in gates.values())
-            yield Notice("job.gate_pending", count, gate, list(new.values())[:MOST_LISTED])
+            yield "job.gate_pending", {"count": count, "gate": gate, "items": list(new.values())[:MOST_LISTED]}
             self._waiting = {position: item for position, item in self._waiting.items() if position not in new}
 
     def next_in(self, now: float) -> float | None:

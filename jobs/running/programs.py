@@ -24,8 +24,7 @@ from batchyard.recipes import (
 from batchyard.recipes.program import Chosen, Program, RecipeError, Request, Wants
 from jobs.intake.requests import PreparedRequest
 from jobs.running.calling import Tools
-from jobs.running.records import Issued
-from jobs.running.replay import Records
+from jobs.running.records import Issued, Records
 from recipes.answers import answer_of, may_better
 from store.formats.job_chunks import CALL, CALLED
 

@@ -12,7 +12,7 @@ from batchyard.recipes import Answer, FlowRecipe, Item, Options, Reply
 from jobs.catalogue import catalogue_of
 from jobs.finishing import journal
 from jobs.intake.requests import PreparedRequest, Preparer
-from jobs.running import replay
+from jobs.running import records
 from jobs.running.calling import Tools
 from jobs.running.judging import Verdict, is_quick, judge
 from jobs.running.live import LiveItems
@@ -57,11 +57,9 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
     options = recipe.options.model_validate(job.options)
     specs = {name: ModelSpec.model_validate(spec) for name, spec in job.models.items()}
     with context.database.read() as session:
-        records = records_of(session, job.id)
-        recorded_chunks = chunk_records.of_job(session, job.id)
-    results = [chunk.sha256 for chunk in recorded_chunks if chunk.kind == "result"]
-    judgements = [chunk.sha256 for chunk in recorded_chunks if chunk.kind == "judgement"]
-    recorded = replay.read(context.artifacts, job.admitted, records, results, judgements, job.recipe_sha256)
+        stages = records_of(session, job.id)
+        chunks = chunk_records.of_job(session, job.id)
+    recorded = records.read(context.artifacts, job, stages, chunks)
     reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
     if len(recorded.hung) >= MOST_HUNG:
         (position, _), (_, message) = list(recorded.hung.items())[-1]
@@ -101,7 +99,7 @@ def rebuilt(context: AppContext, job: Job, watch: WatchStep, calls: ToolCalls) -
         ),
         admitted=job.admitted,
         lines=recorded.lines,
-        cursors={stage.name: stage.cursor for stage in records},
+        cursors={stage.name: stage.cursor for stage in stages},
     )
     for position in recorded.positions.tolist():
         (row,) = live.reader.read(position, 1)

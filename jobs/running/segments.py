@@ -62,7 +62,7 @@ class SegmentCutter:
     def cuts(self, requests: OpenRequests, lines: dict[str, int], now: float) -> list[Cut]:
         """Cut segments at `now` (time.monotonic()). `lines`, the next line of each stage, moves on."""
         cuts = []
-        for model in sorted({model for (_, model), buffer in requests.buffers.items() if buffer}):
+        for model in requests.buffered():
             if not self._is_starving(requests, model) or now - self._cut_at.get(model, -math.inf) < self._pause:
                 continue
             if model in self._cut_at:
@@ -81,27 +81,23 @@ class SegmentCutter:
 
     def all(self, requests: OpenRequests, lines: dict[str, int]) -> list[Cut]:
         """Take all requests of the earliest stage that has any: the way without streaming."""
-        for stage in self._stages:
-            models = sorted(model for (name, model), buffer in requests.buffers.items() if name == stage and buffer)
-            if models:
-                cuts = []
-                for model in models:
-                    while requests.buffers[stage, model]:
-                        cuts.append(self._take(requests, stage, model, lines))
-                return cuts
-        return []
+        cuts: list[Cut] = []
+        stage = next(filter(requests.buffered, self._stages), "")
+        for model in requests.buffered(stage):
+            while requests.buffers[stage, model]:
+                cuts.append(self._take(requests, stage, model, lines))
+        return cuts
 
     def starving(self, requests: OpenRequests) -> list[str]:
         """Return models with less than half of what they hold out, though requests wait."""
-        models = {model for (_, model), buffer in requests.buffers.items() if buffer}
-        return [model for model in models if requests.unanswered[model] < self._fills.get(model, 0) / 2]
+        return [model for model in requests.buffered() if requests.unanswered[model] < self._fills.get(model, 0) / 2]
 
     def next_in(self, requests: OpenRequests, now: float) -> float | None:
         """Return in how many seconds a starving model may have a segment; None if none waits."""
         waits = [
             self._cut_at[model] + self._pause - now
-            for (_, model), buffer in requests.buffers.items()
-            if buffer and model in self._cut_at and self._is_starving(requests, model)
+            for model in requests.buffered()
+            if model in self._cut_at and self._is_starving(requests, model)
         ]
         return max(0.0, min(waits)) if waits else None
 

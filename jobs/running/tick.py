@@ -4,17 +4,18 @@ All that a tick decides is committed in one transaction, which the epoch of the 
 is built again from the records.
 """
 
+import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from batchyard.recipes import Called
+from batchyard.recipes import Call, Called
 from jobs import messages, progress
-from jobs.running.calling import PendingToolCall
 from jobs.running.commit import JobEnding, commit
 from jobs.running.judging import Verdict, has_failed
+from jobs.running.live_item import PendingCall, ToJudge
 from jobs.running.memory import LiveJob, LiveJobs
 from jobs.running.programs import NotDeterministic, WatchStep
 from jobs.running.rebuild import RecipeHangs, item_of, rebuilt, size_of, take_reply
@@ -71,7 +72,6 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     _receive(context, live)
     last = (job.sample_rows or 0) if job.sampling else job.total
     _admit(context, live, last)
-    _judge(context, live, jobs)
     items, new = live.items, live.items.uncommitted
     if live.options.streaming:
         cuts = live.cutter.cuts(items.requests, live.lines, started_at)
@@ -91,7 +91,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
         for key in new.called:
             jobs.tools(context).forget(key)
         items.clear_committed()
-    _call_tools(context, live, jobs)
+    _start_calls(context, live, jobs)
     live.starving = live.cutter.starving(items.requests)
     if cuts:
         dispatch.run(context)
@@ -168,34 +168,30 @@ def _admit(context: AppContext, live: LiveJob, last: int) -> None:
         live.admitted = row.position + 1
 
 
-def _judge(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:
-    calls = live.items.take_calls()
-    if not calls:
-        return
+def _start_calls(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:
+    """Start judgements, and calls of tools: none of these before its beginning is committed."""
 
-    def done(index: int, outcome: Verdict) -> None:
-        call = calls[index]
-        if has_failed(outcome):
-            progress.count_failed_judgement(context, call.call)
+    def note(call: PendingCall, outcome: Verdict | Called) -> None:
         live.verdicts.append((call.position, call.turn, call.index, outcome))
         messages.wake(context.redis, live.job.id, TICK_SECONDS)
 
-    jobs.judges(context).submit([(call.call, call.item) for call in calls], done)
+    judged: list[tuple[PendingCall, ToJudge]] = []
+    for call in live.items.take_calls():
+        if isinstance(call.call, Call):
+            done = functools.partial(note, call)
+            tools = jobs.tools(context)
+            tools.submit(live.job.id, call.key, call.call, is_retriable=call.is_retriable, done=done)
+        else:
+            judged.append((call, call.call))
 
+    def take(index: int, verdict: Verdict) -> None:
+        call, judgement = judged[index]
+        if has_failed(verdict):
+            progress.count_failed_judgement(context, judgement)
+        note(call, verdict)
 
-def _call_tools(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:
-    """Make the calls that the records say have begun: none is made before that is committed."""
-
-    def begin(call: PendingToolCall) -> None:
-        def done(outcome: Called) -> None:
-            live.verdicts.append((call.position, call.turn, call.index, outcome))
-            messages.wake(context.redis, live.job.id, TICK_SECONDS)
-
-        tools = jobs.tools(context)
-        tools.submit(live.job.id, call.key, call.call, is_retriable=call.is_retriable, done=done)
-
-    for call in live.items.take_tool_calls():
-        begin(call)
+    if judged:
+        jobs.judges(context).submit([(judgement, call.item) for call, judgement in judged], take)
 
 
 def _stop(context: AppContext, lease: Lease, job: Job, **values: Any) -> None:

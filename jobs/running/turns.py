@@ -7,7 +7,7 @@ gone on from each turn before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,28 +34,25 @@ class Turns:
 
     def later(self, turn: int) -> Counter[str] | None:
         """Return mean later requests by model after a turn (0: not begun); None before any item has shown it."""
+        if not self._counts or not all(counts.complete for counts in self._counts[max(turn, 1) - 1 :]):
+            return None  # of the last one nobody has shown whether a turn follows
         means: Counter[str] = Counter()
-        share = 1.0
-        for before, number in enumerate(range(turn + 1, len(self._counts) + 1), start=turn):
-            counts = self[number]
-            if before:
-                if not self[before].complete:
-                    return None
-                share *= min(1.0, counts.begun / self[before].complete)
+        for counts, share in self._after(turn):
             for model, requests in counts.requests.items():
                 means[model] += share * requests / max(1, counts.begun)  # type: ignore[assignment]
-        if self._counts and turn <= len(self._counts) and not self._counts[-1].complete:
-            return None  # nobody has shown whether a turn follows
-        return means if self._counts else None
+        return means
 
     def left(self, turn: int) -> float:
         """Return the mean number of turns after this one; 0 is before the first."""
-        turns, share = 0.0, 1.0
-        for before, number in enumerate(range(turn + 1, len(self._counts) + 1), start=turn):
+        return sum(share for _, share in self._after(turn))
+
+    def _after(self, turn: int) -> Iterator[tuple[TurnCounts, float]]:
+        """Yield each later turn with the share of items that go on to it."""
+        share = 1.0
+        for before, counts in enumerate(self._counts[turn:], start=turn):
             if before:
-                share *= min(1.0, self[number].begun / max(1, self[before].complete))
-            turns += share
-        return turns
+                share *= min(1.0, counts.begun / max(1, self[before].complete))
+            yield counts, share
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

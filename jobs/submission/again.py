@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from batchyard.errors import ConflictError, RequestError
 from batchyard.statuses import RETRIABLE_STATES, TERMINAL
 from jobs.catalogue import catalogue_of
@@ -30,8 +32,7 @@ _SAME_REQUESTS = ("recipe", "recipe_sha256", "models", "simulated", "completion_
 def rescore(context: AppContext, project_id: str, job_id: str, values: Mapping[str, Any]) -> JobDraft:
     """Prepare a job that judges an ended one's answers anew, with `values` over its options. Raises as `retry`."""
     with context.database.read() as session:
-        source = lifecycle.get(session, project_id, job_id)
-        kind_of_job(context, source).check_repeatable(source)
+        source = _repeatable(context, session, project_id, job_id)
         kept = [artifact.name for artifact, _ in lifecycle.artifacts(session, [job_id])[job_id]]
     if source.status not in TERMINAL or journal.NAME not in kept:
         reason = "has not ended" if source.status not in TERMINAL else "has no journal"
@@ -77,8 +78,7 @@ def retry(
     RequestError: no item is in one of `states`; an option is unknown or invalid, or chooses rows.
     """
     with context.database.read() as session:
-        source = lifecycle.get(session, project_id, job_id)
-        kind_of_job(context, source).check_repeatable(source)
+        source = _repeatable(context, session, project_id, job_id)
         file = files.find(session, project_id, source.input_file_id or "")
     if source.status not in TERMINAL:
         message = f"Job '{job_id}' is {source.status}; wait for its end, or cancel it, and then retry it."
@@ -106,6 +106,18 @@ def retry(
         target.close()
     job = _again(source, completion_window=window, items_sha256=items.sha256, retry_of=source.id)
     return configured(context, job, file, configuration)
+
+
+def _repeatable(context: AppContext, session: Session, project_id: str, job_id: str) -> Job:
+    """Return a job whose items can be asked or judged again."""
+    source = lifecycle.get(session, project_id, job_id)
+    if not kind_of_job(context, source).has_journal:
+        message = (
+            f"Job '{job_id}' is of recipe '{source.recipe}': create it again, with other options if you like. "
+            "Completed jobs of the same configuration are taken as they are, and what is missing runs."
+        )
+        raise ConflictError(message, param="job_id")
+    return source
 
 
 def _again(source: Job, **values: Any) -> Job:

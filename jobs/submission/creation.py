@@ -32,6 +32,11 @@ class ArtifactName:
     name: str
 
 
+_COLUMNS = (
+    *("name", "seed", "completion_window", "output_expires_after", "callback_url"),
+    *("answers_from", "sample_rows", "stop_when"),
+)
+"""What a job's record has as its request says it."""
 JobSource: TypeAlias = str | File | ArtifactName | NewInput | Sequence[Mapping[str, Any]]
 """A file or its id, an artifact, stored content, or rows."""
 
@@ -59,12 +64,12 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class JobOutlook:
-    """What a job would be. `same` is the id of the project's newest job with this `config_sha256`."""
+    """What a job would be. `same_as` is the id of the project's newest job with this `config_sha256`."""
 
     estimate: JobEstimate
     config_sha256: str
     work_sha256: str
-    same: str | None
+    same_as: str | None
     due_at: int
     warnings: Sequence[tuple[str, str]]
 
@@ -96,26 +101,19 @@ def draft(context: AppContext, project_id: str, request: JobRequest) -> JobDraft
     sha256 = "" if source is None else source.sha256 if isinstance(source, File) else source.content.sha256
     job = Job(
         project_id=project_id,
-        name=request.name,
-        seed=request.seed,
         input_sha256=sha256,
-        completion_window=request.completion_window,
         request_metadata=request.metadata,
-        output_expires_after=request.output_expires_after,
-        callback_url=request.callback_url,
         post_process=list(request.post_process),
         depends_on=depends_on,
-        answers_from=request.answers_from,
-        sample_rows=request.sample_rows,
-        stop_when=request.stop_when,
+        **{name: getattr(request, name) for name in _COLUMNS},
     )
-    for name, value in (("plan", request.sample_rows), ("stop_when", request.stop_when)):
+    of_rows = {"plan": request.sample_rows, "stop_when": request.stop_when, "answers_from": request.answers_from}
+    for name, value in of_rows.items():
         if value is not None and not kind_of(configuration.recipe).has_journal:
             message = f"A job of recipe {request.recipe!r} has no rows of its own, so it takes no {name}; leave it out."
             raise RequestError(message, code="invalid_value", param=name)
     draft = configured(context, job, source, configuration)
     if request.answers_from is not None:
-        kind_of(configuration.recipe).check_answers_from(configuration.recipe)
         _check_source(context, job, request.answers_from)
     return draft
 

@@ -17,18 +17,17 @@ from batchyard.statuses import TERMINAL
 from jobs import messages
 from jobs.catalogue import catalogue_of
 from jobs.intake import options as job_options
-from jobs.intake.drafts import Configuration, JobDraft
-from jobs.kinds import child_drafts
-from jobs.kinds.child_drafts import ChildInput
-from jobs.kinds.commit import commit, recorded, row_of_end
+from jobs.intake.drafts import Configuration, JobDraft, Submission
+from jobs.kinds import nested
 from jobs.kinds.composite import UNKNOWN_END
-from jobs.kinds.kind import ChildRow, JobEstimate, NestedKind
+from jobs.kinds.kind import ChildRow, JobEstimate, RecipeKind
+from jobs.kinds.nested import ChildInput
 from jobs.tune import derived, measuring
 from jobs.tune.measuring import Wave
 from recipes.tune import recipe as tune
 from recipes.tune.cells import Cell, Tune
 from recipes.tune.recipe import TuneRecipe
-from recipes.tune.results import CellResult
+from recipes.tune.results import CellResult, State
 from recipes.tune.search import next_cell
 from store.formats import items as items_file
 from store.jobs import composites
@@ -46,23 +45,13 @@ LEAST_SECONDS = 2
 """Less time of its budget is not enough to begin a job."""
 
 
-class TuneKind(NestedKind[TuneRecipe]):
-    name = "tune"
-
-    def check(
-        self,
-        context: AppContext,
-        recipe: TuneRecipe,
-        values: Mapping[str, Any],
-        completion_window: str,
-        *,
-        admin: bool = False,
-    ) -> Configuration:
-        if not admin:
+class TuneKind(RecipeKind[TuneRecipe]):
+    def check(self, context: AppContext, recipe: TuneRecipe, sent: Submission) -> Configuration:
+        if not sent.admin:
             message = f"Recipe '{recipe.name}' starts and stops engines, so it needs an admin key, and has no schedule."
             raise PermissionDeniedError(message, param="recipe")
-        options: Any = job_options.parse(context, recipe, values)
-        return Configuration(recipe, options, _check_cells(context, recipe, options, completion_window))
+        options: Any = job_options.parse(context, recipe, sent.values)
+        return Configuration(recipe, options, _check_cells(context, recipe, options, sent.completion_window))
 
     def estimate(self, context: AppContext, recipe: TuneRecipe, draft: JobDraft) -> JobEstimate:
         cells = _known_cells(recipe, recipe.options.model_validate(draft.job.options), draft.job.models)
@@ -77,7 +66,7 @@ class TuneKind(NestedKind[TuneRecipe]):
         options: Any = catalogue_of(context).recipe(job.recipe).options.model_validate(job.options)
         _Tick(context, lease, job, options).run()
 
-    def children(self, context: AppContext, recipe: TuneRecipe, job: Job) -> list[ChildRow]:
+    def children(self, context: AppContext, job: Job) -> list[ChildRow]:
         with context.database.read() as session:
             jobs = composites.children(session, job.id)
         rows = []
@@ -122,7 +111,7 @@ def _check_cells(
             refuse_risky(tuned.name, context.settings.models.parent, cell.entry(tuned), tuned.entry, "options.set")
         values = tune.requests(options, spec.name)
         try:
-            child_drafts.check(derived.context_with(context, spec), tune.RECIPE, values, completion_window)
+            nested.check(derived.context_with(context, spec), tune.RECIPE, values, completion_window)
         except RequestError as error:
             place = (error.param or "").replace("options.", "options.options.", 1)
             raise RequestError(f"Cell '{cell.name}': {error.message}", code=error.code, param=place) from None
@@ -135,37 +124,38 @@ def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     return items_file.write(context.artifacts, rows)
 
 
-class _Tick:
+class _Tick(nested.Tick):
+    of_cells = True
+
     def __init__(self, context: AppContext, lease: Lease, job: Job, options: Tune) -> None:
-        self.context = context
-        self.lease = lease
-        self.job = job
+        super().__init__(context, lease, job)
         self.options = options
         self.bases = derived.bases(job.models, options.models)
-        self.ends = recorded(context, job.id)
         self.results = [CellResult.model_validate(end.result["cell"]) for end in self.ends.values()]
         reader = items_file.Reader(context.artifacts, job.items_sha256 or "")
         self.cells = [Cell.model_validate(row.columns) for row in reader.read(0, reader.total)]
-        with context.database.read() as session:
-            self.jobs = list(composites.children(session, job.id).values())
+        self.started = list(self.jobs.values())
+        self.unrecorded = [child for child in self.started if child.variant not in self.ends]
 
     def run(self) -> None:
         job = self.job
-        runs = any(child.status not in TERMINAL for child in self.jobs)
+        runs = any(child.status not in TERMINAL for child in self.started)
         if job.status == "cancelling" or job.outcome is not None:
             if not runs:
-                for model in {name for child in self.jobs if child.variant not in self.ends for name in child.models}:
+                for model in {name for child in self.unrecorded for name in child.models}:
                     messages.stop_engine(model)
-                self._commit(ending=True)
+                self.commit(ending=True)
         elif runs or job.paused_at is not None:
             return  # who ends wakes it
         elif self._over():
-            left = [cell for cell in self.cells if cell.name not in self.ends]
-            self._commit(rows=[self._row(cell, CellResult(cell=cell, state="not_run")) for cell in left])
+            for cell in self.cells:
+                if cell.name not in self.ends:
+                    self._end(cell, CellResult(cell=cell, state="not_run"))
+            self.commit()
         elif self._engines_are_gone():
-            cell = self._next(self.results)
-            if cell is not None:  # else the tick that has recorded the last one has ended the job
-                self._continue(cell)
+            following = self._next(self.results)
+            if following is not None:  # else the tick that has recorded the last one has ended the job
+                self._continue(following)
 
     def _next(self, results: Sequence[CellResult]) -> Cell | None:
         most = self.context.settings.max_segments
@@ -173,7 +163,7 @@ class _Tick:
 
     def _continue(self, cell: Cell) -> None:
         base = next(base for base in self.bases if base.name == cell.model)
-        cell_jobs = [child for child in self.jobs if child.variant == cell.name]
+        cell_jobs = [child for child in self.started if child.variant == cell.name]
         began_at = min((child.created_at for child in cell_jobs), default=int(time.time()))
         expires_at = min(self.job.expires_at, began_at + durations.seconds(self.options.cell_budget))
         if self.options.budget is not None:
@@ -184,6 +174,7 @@ class _Tick:
             self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
             return
         waves: list[Wave] = []
+        failure: tuple[State, str] | None = None
         for repeat in range(self.options.repeats + 1):
             jobs = [child for child in cell_jobs if str(child.child_key).split("/")[-2] == str(repeat)]
             if not jobs:
@@ -192,19 +183,16 @@ class _Tick:
             waves.append(Wave.of(self.context, repeat, jobs))
             failure = waves[-1].failure(self.options.cell_budget)
             if failure is not None:
-                self._record(cell, measuring.result(self.context, cell, spec, waves, failure))
-                return
-        self._record(cell, measuring.result(self.context, cell, spec, waves, None))
+                break
+        self._record(cell, measuring.result(self.context, cell, spec, waves, failure))
 
     def _start(self, cell: Cell, spec: ModelSpec, repeat: int, waves: Sequence[Wave], expires_at: int) -> None:
         if expires_at - time.time() < LEAST_SECONDS:
             error = f"the time of the cell ({self.options.cell_budget}) ended before repeat {repeat}"
+            result = CellResult(cell=cell, state="over_budget")
             if waves:
                 result = measuring.result(self.context, cell, spec, waves, None)
-                result = result.model_copy(update={"state": "over_budget", "error": error})
-            else:
-                result = CellResult(cell=cell, state="over_budget", error=error)
-            self._record(cell, result)
+            self._record(cell, result.model_copy(update={"state": "over_budget", "error": error}))
             return
         job = self.job
         source = ChildInput(job.input_file_id, job.input_sha256, job.input_name)
@@ -213,30 +201,30 @@ class _Tick:
         for copy in range(cell.concurrency if repeat else 1):
             child = tune.job(self.options, cell, spec.name, repeat, copy)
             try:
-                draft = child_drafts.draft(derived_context, job, child, source)
+                draft = nested.draft(derived_context, job, child, source)
             except RequestError as error:
                 self._record(cell, CellResult(cell=cell, state="failed", error=error.message))
                 return
             draft.job.expires_at = expires_at
             drafts.append(draft)
-        self._commit(drafts=drafts)
+        self.drafts = drafts
+        self.commit()
 
     def _began_at(self) -> int:
         return self.job.in_progress_at or self.job.created_at
 
     def _over(self) -> bool:
         """True if the time of all cells is over, and none is to be recorded."""
-        if self.options.budget is None or any(child.variant not in self.ends for child in self.jobs):
+        if self.options.budget is None or self.unrecorded:
             return False
         return time.time() > self._began_at() + durations.seconds(self.options.budget) - LEAST_SECONDS
 
     def _engines_are_gone(self) -> bool:
         """True if the last cell's engines are stopped; otherwise they are told to stop."""
         model = self.results[-1].derived if self.results else None
-        begun = any(child.variant not in self.ends for child in self.jobs)
-        if model is None or begun or not measuring.engines(self.context, model):
+        if model is None or self.unrecorded or not measuring.engines(self.context, model):
             return True
-        ended_at = max((float(child.finalizing_at or 0) for child in self.jobs), default=0.0)
+        ended_at = max((float(child.finalizing_at or 0) for child in self.started), default=0.0)
         if time.time() - ended_at > STOP_SECONDS:
             return True
         messages.stop_engine(model)
@@ -252,40 +240,24 @@ class _Tick:
             new.append(following)
         self.cells += new
         items = _write_cells(self.context, self.cells) if new else None
-        self._commit(rows=[self._row(cell, result)], items=items)
+        self._end(cell, result)
+        self.commit(items=items)
         if result.derived is not None:
             messages.stop_engine(result.derived)
 
-    def _row(self, cell: Cell, result: CellResult) -> dict[str, Any]:
+    def _end(self, cell: Cell, result: CellResult) -> None:
         position = next(number for number, other in enumerate(self.cells) if other.name == cell.name)
-        cell_jobs = [child for child in self.jobs if child.variant == cell.name]
+        cell_jobs = [child for child in self.started if child.variant == cell.name]
         base = next(base for base in self.bases if base.name == cell.model)
         value = {
             **{"text": None, "job_id": cell_jobs[0].id if cell_jobs else None, "status": result.state, "taken": False},
             **{"cell": result.model_dump(mode="json"), "base": asdict(base), "run": len(self.ends)},
         }
         message = result.error or "the time of all cells ended before it began"
-        now, completed = time.time(), result.state == "completed"
-        return row_of_end(
-            position,
-            cell.name,
-            completed=completed,
-            result=value,
-            error=None if completed else {"code": result.state, "message": message},
-            started_at=float(cell_jobs[0].created_at) if cell_jobs else now,
-            ended_at=now,
-        )
-
-    def _commit(
-        self,
-        *,
-        rows: Sequence[dict[str, Any]] = (),
-        drafts: Sequence[JobDraft] = (),
-        items: tuple[str, int] | None = None,
-        ending: bool = False,
-    ) -> None:
-        begun = {*self.ends, *(str(child.variant) for child in self.jobs)}
-        commit(self.context, self.lease, self.job, rows, drafts, ending=ending, begun=begun, cells=True, items=items)
+        error = None if result.state == "completed" else {"code": result.state, "message": message}
+        now = time.time()
+        started_at = float(cell_jobs[0].created_at) if cell_jobs else now
+        self.end(position, cell.name, value, error, started_at, now)
 
 
 TUNE = TuneKind()

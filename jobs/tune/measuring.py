@@ -32,7 +32,14 @@ _COLUMNS = ["state", "result", "error", "started_at", "ended_at"]
 
 
 @dataclass
-class _Rows:
+class Wave:
+    """The ended jobs of one repeat of a cell, which ran side by side, with sums of their rows. Repeat 0 is the warm-up.
+
+    `seconds` are those of the answered rows, `errors` the numbers of the others by code and message.
+    """
+
+    repeat: int
+    jobs: Sequence[Job]
     ok: int = 0
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -41,11 +48,27 @@ class _Rows:
     started_at: float = float("inf")
     ended_at: float = 0.0
 
+    @classmethod
+    def of(cls, context: AppContext, repeat: int, jobs: Sequence[Job]) -> Wave:
+        """Read the rows of these jobs. Raises UnavailableError."""
+        with context.database.read() as session:
+            chunks = [chunk for job in jobs for chunk in chunk_records.of_job(session, job.id, "result")]
+            began_at, answered_at = composites.times(session, [job.id for job in jobs])
+        wave = cls(repeat, jobs)
+        for chunk in chunks:
+            for row in job_chunks.read(context.artifacts, chunk.sha256, _COLUMNS).to_pylist():
+                wave._add(row)
+        if began_at is not None and wave.started_at > began_at + 1:
+            wave.started_at = began_at  # a job that was read from its records knows no earlier start of its items
+        if answered_at is not None:
+            wave.ended_at = answered_at
+        return wave
+
     @property
-    def total(self) -> int:
+    def rows(self) -> int:
         return self.ok + self.errors.total()
 
-    def add(self, row: dict[str, Any]) -> None:
+    def _add(self, row: dict[str, Any]) -> None:
         result = json.loads(row["result"])
         self.started_at = min(self.started_at, row["started_at"])
         self.ended_at = max(self.ended_at, row["ended_at"])
@@ -59,45 +82,16 @@ class _Rows:
         if result.get("seconds") is not None:
             self.seconds.append(result["seconds"])
 
-
-@dataclass(frozen=True)
-class Wave:
-    """The ended jobs of one repeat of a cell, which ran side by side. Repeat 0 is the warm-up."""
-
-    repeat: int
-    jobs: Sequence[Job]
-    rows: _Rows
-
-    @classmethod
-    def of(cls, context: AppContext, repeat: int, jobs: Sequence[Job]) -> Wave:
-        """Read the rows of these jobs. Raises UnavailableError."""
-        with context.database.read() as session:
-            chunks = [chunk for job in jobs for chunk in chunk_records.of_job(session, job.id, "result")]
-            began_at, answered_at = composites.times(session, [job.id for job in jobs])
-        rows = _Rows()
-        for chunk in chunks:
-            for row in job_chunks.read(context.artifacts, chunk.sha256, _COLUMNS).to_pylist():
-                rows.add(row)
-        if began_at is not None and rows.started_at > began_at + 1:
-            rows.started_at = began_at  # a job that was read from its records knows no earlier start of its items
-        if answered_at is not None:
-            rows.ended_at = answered_at
-        return cls(repeat, jobs, rows)
-
     def measured(self) -> Repeat:
         """Return its figures. `seconds` are those from its first row's start to the record of its last answers."""
-        rows = self.rows
-        percentiles = np.percentile(rows.seconds, PERCENTILES).tolist() if rows.seconds else [None] * 3
+        percentiles = np.percentile(self.seconds, PERCENTILES).tolist() if self.seconds else [None] * 3
         by_code = Counter[str]()
-        for (code, _), number in rows.errors.items():
+        for (code, _), number in self.errors.items():
             by_code[code] += number
         return Repeat(
-            rows=rows.total,
-            ok=rows.ok,
+            **{name: getattr(self, name) for name in ("rows", "ok", "input_tokens", "output_tokens")},
             errors=dict(by_code),
-            input_tokens=rows.input_tokens,
-            output_tokens=rows.output_tokens,
-            seconds=rows.ended_at - rows.started_at,
+            seconds=self.ended_at - self.started_at,
             **dict(zip(("p50", "p95", "p99"), percentiles, strict=True)),
             jobs=tuple(job.id for job in self.jobs),
         )
@@ -107,13 +101,13 @@ class Wave:
         what = f"repeat {self.repeat}" if self.repeat else "the warm-up"
         if any(job.status == "expired" for job in self.jobs):
             total = sum(job.total for job in self.jobs)
-            ended = f"{self.rows.total} of {total} rows of {what} had ended"
+            ended = f"{self.rows} of {total} rows of {what} had ended"
             return "over_budget", f"the time of the cell ({cell_budget}) ended: {ended}"
         for job in self.jobs:
             if job.status != "completed":
                 return "failed", next((error["message"] for error in job.errors or ()), f"{what} was {job.status}")
-        if not self.rows.ok:
-            (code, message), _ = self.rows.errors.most_common(1)[0]
+        if not self.ok:
+            (code, message), _ = self.errors.most_common(1)[0]
             return "failed", f"no row of {what} was answered; {code}: {cut(message, MAX_MESSAGE)}"
         return None
 
@@ -121,7 +115,7 @@ class Wave:
         """Return what its failures say, the commonest first, and why its segments have failed last."""
         with context.database.read() as session:
             of_segments = composites.segment_errors(session, [job.id for job in self.jobs])
-        of_rows = [f"{code}: {message}" for (code, message), _ in self.rows.errors.most_common(EVIDENCE)]
+        of_rows = [f"{code}: {message}" for (code, message), _ in self.errors.most_common(EVIDENCE)]
         waiting = [job.attempt_error for job in self.jobs if job.attempt_error]
         lines = dict.fromkeys(cut(line, MAX_MESSAGE) for line in (*of_rows, *waiting, *of_segments))
         return tuple(lines)[:EVIDENCE]

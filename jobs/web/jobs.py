@@ -14,7 +14,7 @@ from jobs import item_replies
 from jobs.catalogue import catalogue_of
 from jobs.intake.drafts import JobDraft
 from jobs.items import detail, listing, sample, stream
-from jobs.kinds import registry as kinds
+from jobs.kinds.registry import kind_of_job
 from jobs.submission import again, creation
 from jobs.submission.creation import ArtifactName, JobOutlook, JobRequest, JobSource
 from store import events, holds
@@ -36,7 +36,7 @@ from webapp.wire.batches import PlanState
 from webapp.wire.events import EventPage, ListEvents
 from webapp.wire.fields import Idempotent, StopWhen
 from webapp.wire.items import ItemDetail, ItemObject, ItemPage, ItemReply, ListItems
-from webapp.wire.work import BatchErrors, ListResults
+from webapp.wire.work import ListResults
 from webapp.work import Related
 
 routes = Blueprint("jobs", __name__)
@@ -85,7 +85,7 @@ def _object(
 ) -> wire.JobObject:
     """Return the job object, by default of a new job. `waits`: a model is on hold."""
     held = work.obstacle(job)
-    expected = kinds.expected(current_context(), job) if stages else {}
+    expected = kind_of_job(current_context(), job).expected(current_context(), job) if stages else {}
     deaths = [batch.engine_deaths for _, batch in stages if batch is not None]
     return wire.JobObject(
         **work.fields(job, wire.JobObject),
@@ -136,25 +136,18 @@ def outlook_to_wire(outlook: JobOutlook) -> wire.DryRun:
         end if estimate.seconds is None else estimate.seconds for end in (estimate.earliest, estimate.latest)
     )
     is_late, is_in_time = earliest is not None and earliest > left, latest is not None and latest <= left
-    return wire.DryRun(
-        items=estimate.items,
-        stages=[wire.DryRunStage(**stage._asdict()) for stage in estimate.stages],
-        eta_seconds=estimate.seconds,
-        eta_earliest_seconds=estimate.earliest,
-        eta_latest_seconds=estimate.latest,
-        due_at=outlook.due_at,
-        on_time=False if is_late else True if is_in_time else None,
-        cost=None if estimate.parts is None else work.cost_of(estimate.parts),
-        requests=[wire.FirstRequestObject(**request._asdict()) for request in estimate.requests],
-        errors=BatchErrors.model_validate({"data": estimate.errors}) if estimate.errors else None,
-        config_sha256=outlook.config_sha256,
-        work_sha256=outlook.work_sha256,
-        same_as=outlook.same,
-        warnings=warnings_to_wire(outlook.warnings),
-        cells=[
-            wire.CellObject(**cell.model_dump(include=set(wire.CellObject.model_fields))) for cell in estimate.cells
-        ],
-    )
+    values = {
+        **{name: getattr(outlook, name) for name in ("due_at", "config_sha256", "work_sha256", "same_as")},
+        **{name: getattr(estimate, name) for name in ("items", "stages", "requests", "cells")},
+        "eta_seconds": estimate.seconds,
+        "eta_earliest_seconds": estimate.earliest,
+        "eta_latest_seconds": estimate.latest,
+        "on_time": False if is_late else True if is_in_time else None,
+        "cost": None if estimate.parts is None else work.cost_of(estimate.parts),
+        "errors": {"data": estimate.errors} if estimate.errors else None,
+        "warnings": warnings_to_wire(outlook.warnings),
+    }
+    return wire.DryRun.model_validate(values, from_attributes=True)
 
 
 def warnings_to_wire(warnings: Sequence[tuple[str, str]]) -> list[wire.WarningObject]:

@@ -283,15 +283,15 @@ def test_an_item_that_is_put_back_as_the_last_one_ends_keeps_its_job_going(
     judged.stick(0)
     for number in (1, 2):
         judged.verdict(number)
-    judge = tick._judge
+    admit = tick._admit
 
     def late(*arguments: Any) -> None:
         judged.put_back(0)
-        judge(*arguments)
+        admit(*arguments)
 
-    monkeypatch.setattr(tick, "_judge", late)
+    monkeypatch.setattr(tick, "_admit", late)
     judged.tick()  # reads the verdicts before the item is put back
-    monkeypatch.setattr(tick, "_judge", judge)
+    monkeypatch.setattr(tick, "_admit", admit)
     assert (judged.job.status, judged.job.completed, judged.job.stuck) == ("in_progress", 2, 1)
     judged.tick()
     assert (judged.job.stuck, judged.states()) == (0, ["live", "completed", "completed"])

@@ -16,8 +16,7 @@ from batchyard.statuses import TERMINAL
 from batchyard.wording import REMEDIES
 from jobs.item_replies import MENDABLE
 from jobs.items import detail
-from jobs.items.detail import ItemDetails, JudgementRow, TurnRow
-from jobs.items.requests import RequestRow
+from jobs.items.detail import ItemDetails, JudgementRow, RequestRow, TurnRow
 from jobs.web.jobs import get_job, post
 from webapp.pages import answers
 from webapp.pages.answers import Passage, text_of, value_of

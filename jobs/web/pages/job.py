@@ -20,8 +20,8 @@ from batchyard.wording import PLAN_SHARES, cut
 from jobs.catalogue import catalogue_of
 from jobs.finishing.artifacts import RESULTS
 from jobs.items import listing, sample
-from jobs.kinds import registry as kinds
 from jobs.kinds.kind import ChildRow
+from jobs.kinds.registry import kind_of_job
 from jobs.submission import again
 from jobs.web.jobs import create_once, get_job, to_wire
 from store import events
@@ -112,7 +112,7 @@ class _JobPage:
         context = current_context()
         self._job = job
         self._data = to_wire([job])[0]
-        self._children = kinds.children(context, job)
+        self._children = kind_of_job(context, job).children(context, job)
         with context.database.read() as session:
             self._events, _ = events.page(session, job, after=None, limit=MAX_EVENTS)
             stage_batches = job_records.stage_batches(session, [job.id])[job.id]

@@ -71,17 +71,22 @@ class OptionForm:
     others: Sequence[OptionField | OptionGroup]
 
 
-def form(document: Mapping[str, Any], values: Mapping[str, Any], names: Names) -> OptionForm:
-    """Return the form of options, filled with values. Those that are set are among the basic ones."""
+def form(
+    document: Mapping[str, Any], values: Mapping[str, Any], names: Names, texts: Mapping[str, str] | None = None
+) -> OptionForm:
+    """Return the form of options, filled with values, or with the `texts` that it was sent with, readable or not.
+
+    Those that are set are among the basic ones.
+    """
     schema = Schema(document)
+    fields = _Fields(schema, names, texts)
     defaults = schema.defaults().values
-    fields = sorted(schema.fields, key=lambda name: (name not in schema.required, name in Options.model_fields))
     basic: list[OptionField | OptionGroup] = []
     others: list[OptionField | OptionGroup] = []
-    for name in fields:
-        own = values.get(name, defaults.get(name))
-        entry = _entry(schema, (name,), own, defaults.get(name), names)
-        is_basic = name in schema.required or schema.fields[name].get("basic") or own != defaults.get(name)
+    for name in sorted(schema.fields, key=lambda name: (name not in schema.required, name in Options.model_fields)):
+        entry = fields.entry(name, values.get(name, defaults.get(name)), defaults.get(name))
+        is_set = any(field.value for field in _fields_of(entry))
+        is_basic = name in schema.required or schema.fields[name].get("basic") or is_set
         (basic if is_basic else others).append(entry)
     return OptionForm(basic, others)
 
@@ -101,93 +106,74 @@ def read(document: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, An
     return values
 
 
-def sent(document: Mapping[str, Any], fields: Mapping[str, str], names: Names) -> OptionForm:
-    """Return the form with its fields as they were sent, readable or not."""
-    empty = form(document, {}, names)
-    filled = OptionForm(
-        [_filled(entry, fields) for entry in empty.basic], [_filled(entry, fields) for entry in empty.others]
-    )
-    set_ = [entry for entry in filled.others if any(field.value for field in _fields(entry))]
-    return OptionForm([*filled.basic, *set_], [entry for entry in filled.others if entry not in set_])
-
-
 def field_of(options: OptionForm, param: str) -> str | None:
     """Return the name of the field that an error about a path of options is about; None if there is none."""
     path = f"{PREFIX}{param.removeprefix('options').removeprefix('.')}."
-    names = [field.name for entry in (*options.basic, *options.others) for field in _fields(entry)]
+    names = [field.name for entry in (*options.basic, *options.others) for field in _fields_of(entry)]
     within = [name for name in names if path.startswith(f"{name}.")]
     below = [name for name in names if name.startswith(path)]
     return max(within, key=len, default=next(iter(below), None))
 
 
-def _fields(entry: OptionField | OptionGroup) -> Sequence[OptionField]:
+def _fields_of(entry: OptionField | OptionGroup) -> Sequence[OptionField]:
     return [*entry.fields, *entry.more] if isinstance(entry, OptionGroup) else [entry]
 
 
-def _filled(entry: OptionField | OptionGroup, fields: Mapping[str, str]) -> OptionField | OptionGroup:
-    if isinstance(entry, OptionGroup):
-        shown, more = ([_with(field, fields) for field in part] for part in (entry.fields, entry.more))
-        return OptionGroup(entry.name, entry.label, entry.hint, shown, more)
-    return _with(entry, fields)
+@dataclass(frozen=True)
+class _Fields:
+    """Makes the fields of options that hold values, or the `texts` of a form that was sent."""
 
+    schema: Schema
+    names: Names
+    texts: Mapping[str, str] | None
 
-def _with(field: OptionField, fields: Mapping[str, str]) -> OptionField:
-    return OptionField(**vars(field) | {"value": fields.get(field.name, "")})
-
-
-def _entry(schema: Schema, keys: Keys, value: Any, default: Any, names: Names) -> OptionField | OptionGroup:
-    """Return the field of an option; of one that has fields the group of theirs."""
-    alternatives = [one for one in schema.at(keys) if one.get("type") != "null"]
-    document = schema.fields[keys[0]]
-    label, hint = keys[-1].replace("_", " "), str(document.get("description", "")).replace("`", "")
-    if len(alternatives) == 1 and "properties" in alternatives[0]:
+    def entry(self, name: str, value: Any, default: Any) -> OptionField | OptionGroup:
+        """Return the field of an option; of one that has fields the group of theirs."""
+        document, required = self.schema.fields[name], name in self.schema.required
+        alternatives = [one for one in self.schema.at((name,)) if one.get("type") != "null"]
+        field = self._field((name,), document, value, default, required=required)
+        if len(alternatives) != 1 or "properties" not in alternatives[0]:
+            return field
         group = alternatives[0]
-        needed = group.get("required", []) if keys[0] in schema.required else []
-        fields = {
-            name: _field(
-                schema,
-                (*keys, name),
-                (value or {}).get(name, (default or {}).get(name, part.get("default"))),
-                (default or {}).get(name, part.get("default")),
-                names,
-                hint=str(part.get("description", "")),
-                required=name in needed,
-            )
-            for name, part in group["properties"].items()
-        }
-        first = {name for name, part in group["properties"].items() if part.get("basic") or fields[name].value}
-        first = first or {*fields}
-        shown, more = ([fields[name] for name in fields if (name in first) == is_first] for is_first in (True, False))
-        return OptionGroup(PREFIX + ".".join(keys), label, hint, shown, more)
-    return _field(schema, keys, value, default, names, hint=hint, required=keys[0] in schema.required)
+        needed = group.get("required", []) if required else []
+        fields = {}
+        for key, part in group["properties"].items():
+            unset = (default or {}).get(key, part.get("default"))
+            own = (value or {}).get(key, unset)
+            fields[key] = self._field((name, key), part, own, unset, required=key in needed)
+        first = {key for key, part in group["properties"].items() if part.get("basic") or fields[key].value}
+        shown = [field for key, field in fields.items() if key in first or not first]
+        more = [field for field in fields.values() if field not in shown]
+        return OptionGroup(field.name, field.label, field.hint, shown, more)
 
-
-def _field(
-    schema: Schema, keys: Keys, value: Any, default: Any, names: Names, *, hint: str, required: bool
-) -> OptionField:
-    alternatives = [one for one in schema.at(keys) if one.get("type") != "null"]
-    kind, choices = _kind(alternatives, default)
-    clearable = default is not None and len(alternatives) < len(schema.at(keys))
-    if clearable:
-        hint = hint if NULL in hint else f"{hint}; {NULL}: none".removeprefix("; ")
-        kind = "line" if kind == "number" else kind
-    if kind == "line" and (keys[-1] in AREAS or "\n" in str(value)):
-        kind = "text"
-    known = _names(schema, keys, names)
-    if kind == "line" and _KINDS.get(keys[-1]) in ("model", "recipe") and known:
-        kind, choices = "choice", known
-    unset = (value is None and not clearable) or (value == default and not required)
-    return OptionField(
-        name=PREFIX + ".".join(keys),
-        label=keys[-1].replace("_", " "),
-        hint=hint.replace("`", ""),
-        kind=kind,
-        required=required,
-        value="" if unset else _text(schema, keys, kind, value),
-        default="" if default in (None, [], {}) else _text(schema, keys, kind, default),
-        choices=choices,
-        names=() if kind == "choice" else known,
-    )
+    def _field(
+        self, keys: Keys, document: Mapping[str, Any], value: Any, default: Any, *, required: bool
+    ) -> OptionField:
+        name, hint = PREFIX + ".".join(keys), str(document.get("description", ""))
+        alternatives = [one for one in self.schema.at(keys) if one.get("type") != "null"]
+        kind, choices = _kind(alternatives, default)
+        clearable = default is not None and len(alternatives) < len(self.schema.at(keys))
+        if clearable:
+            hint = hint if NULL in hint else f"{hint}; {NULL}: none".removeprefix("; ")
+            kind = "line" if kind == "number" else kind
+        if kind == "line" and (keys[-1] in AREAS or "\n" in str(value)):
+            kind = "text"
+        known = _names(self.schema, keys, self.names)
+        if kind == "line" and _KINDS.get(keys[-1]) in ("model", "recipe") and known:
+            kind, choices = "choice", known
+        unset = (value is None and not clearable) or (value == default and not required)
+        text = "" if unset else _text(self.schema, keys, kind, value)
+        return OptionField(
+            name=name,
+            label=keys[-1].replace("_", " "),
+            hint=hint.replace("`", ""),
+            kind=kind,
+            required=required,
+            value=text if self.texts is None else self.texts.get(name, ""),
+            default="" if default in (None, [], {}) else _text(self.schema, keys, kind, default),
+            choices=choices,
+            names=() if kind == "choice" else known,
+        )
 
 
 def _kind(alternatives: Sequence[Mapping[str, Any]], default: Any) -> tuple[Kind, Sequence[str]]:

@@ -178,7 +178,7 @@ def _names() -> option_fields.Names:
 
 
 def _sent(recipe: str) -> OptionForm:
-    return option_fields.sent(_document(recipe), flask.request.form, _names())
+    return option_fields.form(_document(recipe), {}, _names(), flask.request.form)
 
 
 def _problem(error: RequestError, options: OptionForm) -> Problem:

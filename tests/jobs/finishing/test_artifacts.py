@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from batchyard.recipes import Report
 from jobs.finishing import artifacts
 from jobs.finishing.results import JobResults
 from store.jobs import chunk_records
-from store.jobs.reading import Tokens
+from store.records import Batch
 from tasks.context import AppContext
 from tests.support.webapps import on_sqlite
 from tests.support.written_jobs import TOTAL, Written
@@ -103,18 +104,19 @@ def test_the_manifest_names_each_file_with_its_hash_and_counts_every_item(
 ) -> None:
     artifacts.write_common(results, written.job, Report())
     written.update(completed=1, failed=1)
-    tokens = Tokens(*range(len(Tokens._fields)))
+    with written.context.database.write() as session:
+        session.get_one(Batch, written.batches["argue"]).engine_deaths = {"echo": {"deaths": 2}}
     key = tmp_path / "signing.key"
     key.write_text("no key")
-    stage = {"batch_1": {"file_id": "file-1", "sha256": "a" * 64}}
-    arguments = ("expired", tokens, None, {"echo": 2}, key, stage)
-    ((code, message),) = artifacts.write_manifest(results, written.job, *arguments)
+    settings = written.context.settings.model_copy(update={"signing_key_file": str(key)})
+    context = dataclasses.replace(written.context, settings=settings)
+    ((code, message),) = artifacts.write_manifest(context, results, written.job, "expired")
     manifest = json.loads(content(results, written, "manifest.json"))
     assert (code, message) == ("manifest_unsigned", f"The manifest is not signed: {manifest['unsigned']}")
     assert manifest["artifacts"].keys() == {"results.jsonl", "metrics.json", "view.json", "config.json"}
     for name, entry in manifest["artifacts"].items():
         assert (entry["sha256"], entry["bytes"]) == results.artifacts[name][:2]
-    assert manifest["earlier_manifests"] == stage
+    assert manifest["earlier_manifests"].keys() == set(written.batches.values())
     counts = manifest["request_counts"]
     assert (counts["completed"], counts["failed"], counts["expired"], counts["cancelled"]) == (1, 1, TOTAL - 2, 0)
     assert (manifest["simulated"], manifest["engine_deaths"], manifest["cost"]) == (True, {"echo": 2}, None)

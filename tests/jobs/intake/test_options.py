@@ -10,7 +10,9 @@ from pydantic import Field
 from batchyard.errors import RequestError
 from batchyard.recipes import Ask, Flow, Item, Options, Result, recipe
 from jobs.intake import options as job_options
+from jobs.intake.drafts import JobDraft
 from recipes import registry
+from store.records import Job
 from tasks.context import AppContext
 from tests.support.webapps import on_sqlite
 
@@ -77,11 +79,14 @@ def test_all_errors_are_named_but_no_more_than_a_few(context: AppContext) -> Non
 def test_a_stage_asks_each_model_as_often_as_the_examples_do(context: AppContext) -> None:
     options = job_options.parse(context, debate, {"model": "echo"})
     stages = job_options.stages(context, debate, options)
-    first, second, last = job_options.shares(context, debate, options, stages, {"echo": {}, "other": {}})
+
+    def shares(models: dict[str, Any]) -> list[dict[str, float]]:
+        return job_options.shares(context, debate, options, JobDraft(Job(models=models), None, stages, ()))
+
+    first, second, last = shares({"echo": {}, "other": {}})
     assert first == {"echo": pytest.approx(2 / 3), "other": pytest.approx(1 / 3)}
     assert second == last == {"echo": 1.0}
-    first, *_ = job_options.shares(context, debate, options, stages, {"echo": {"adapters": {"other": {}}}})
-    assert first == {"echo": 1.0}
+    assert shares({"echo": {"adapters": {"other": {}}}})[0] == {"echo": 1.0}
 
 
 def test_a_stage_whose_requests_the_recipe_does_not_count_has_none_expected(context: AppContext) -> None:

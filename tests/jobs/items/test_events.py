@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchyard.recipes import Ask, EndedItem, Flow, Item, Options, Result, recipe
-from jobs.items.events import events_of, notifies, of_row
+from jobs.items.stream import events_of, notifies, of_row
 
 
 class Notified(Options):

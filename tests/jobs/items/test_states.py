@@ -44,18 +44,6 @@ def test_long_after_its_end_a_job_refers_to_its_artifacts(written: Written, data
 
 
 @on_sqlite
-def test_a_person_replies_to_the_newest_life_of_an_item_and_its_turn(written: Written) -> None:
-    written.admitted(5)
-    written.end((0, "stuck"))
-    written.end((0, "waiting_for_verdict"), life=2, gate="house")
-    here = states.cursor(written.context, written.job, NUMBERS[0])
-    assert (here.key, here.state, here.custom_id) == ((0, 2, 2), "waiting_for_verdict", "id-3")
-    assert here.result["gate"] == "house"
-    assert states.cursor(written.context, written.job, NUMBERS[1]).result == {}
-    assert states.cursor(written.context, written.job, NUMBERS[5]).state == "pending"
-
-
-@on_sqlite
 def test_items_of_an_ended_job_are_selected_by_the_states_that_they_have_now(written: Written) -> None:
     written.end((0, "stuck"), (1, "failed"), (2, "completed"))
     written.end((0, "completed"), life=2)

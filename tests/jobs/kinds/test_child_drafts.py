@@ -8,8 +8,8 @@ import pytest
 
 from batchyard.errors import RequestError
 from batchyard.recipes import Child
-from jobs.kinds import child_drafts
-from jobs.kinds.child_drafts import ChildInput
+from jobs.kinds import nested
+from jobs.kinds.nested import ChildInput
 from store.records import Job
 from tasks.context import AppContext
 from tests.support.webapps import on_sqlite
@@ -30,7 +30,7 @@ def child(context: AppContext, **values: Any) -> Child:
 
 
 def test_a_child_has_its_own_seed_and_key_and_ends_with_its_parent(context: AppContext) -> None:
-    draft = child_drafts.draft(context, parent(), child(context), SOURCE)
+    draft = nested.draft(context, parent(), child(context), SOURCE)
     job = draft.job
     assert (job.parent_id, job.child_key, job.variant, job.name) == ("job_1", "small/2/0", "small", "small/2/0")
     assert (job.seed, job.expires_at, job.due_at, job.output_expires_after) == (9, 900, 800, 3600)
@@ -51,6 +51,6 @@ def test_a_child_that_cannot_be_is_refused(
     context: AppContext, changes: dict[str, Any], code: str | None, message: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        child_drafts.draft(context, parent(), child(context, **changes), SOURCE)
+        nested.draft(context, parent(), child(context, **changes), SOURCE)
     assert message in refused.value.message
     assert code is None or refused.value.code == code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from sqlalchemy import select, update
 
 from batchyard.errors import LeaseLost
 from jobs.intake.drafts import JobDraft
-from jobs.kinds.commit import commit, recorded, row_of_end
+from jobs.kinds.nested import Tick, recorded
 from store.jobs import composites, lifecycle
 from store.leases import Lease, acquire_job
 from store.records import Job
@@ -22,9 +21,9 @@ from tests.support.webapps import on_sqlite
 pytestmark = on_sqlite
 
 
-def end(position: int, key: str, *, completed: bool = True, taken: bool = False) -> dict[str, Any]:
-    result: Mapping[str, Any] = {"job_id": None, "taken": taken}
-    return row_of_end(position, key, completed=completed, result=result, error=None, started_at=1.0, ended_at=2.0)
+def end(position: int, key: str, *, completed: bool = True, taken: bool = False) -> tuple[Any, ...]:
+    error = None if completed else {"code": "job_failed", "message": "It failed."}
+    return position, key, {"job_id": None, "taken": taken}, error, 1.0, 2.0
 
 
 class Composite:
@@ -50,10 +49,13 @@ class Composite:
         )  # fmt: skip
         return JobDraft(child, None, (), ())
 
-    def commit(self, *rows: dict[str, Any], drafts: tuple[str, ...] = (), **options: Any) -> Job:
+    def commit(self, *ends: tuple[Any, ...], drafts: tuple[str, ...] = (), **options: Any) -> Job:
         """Commit a tick that saw the job as it was at first. Return the job as it is then."""
-        new = [self.draft(key) for key in drafts]
-        commit(self.context, self.lease, self.job, rows, new, **{"ending": False, "begun": set()} | options)
+        tick = Tick(self.context, self.lease, self.job)
+        for ended in ends:
+            tick.end(*ended)
+        tick.drafts = [self.draft(key) for key in drafts]
+        tick.commit(**options)
         return self.now()
 
     def now(self) -> Job:
@@ -140,8 +142,12 @@ def test_one_that_ends_early_counts_what_has_not_ended(composite: Composite) -> 
 
 
 def test_a_cell_has_begun_once_however_many_jobs_it_has(composite: Composite) -> None:
-    drafts = [composite.draft(f"cell/{number}", "cell") for number in range(3)]
-    commit(composite.context, composite.lease, composite.job, [], drafts, ending=False, begun=set(), cells=True)
+    class OfCells(Tick):
+        of_cells = True
+
+    tick = OfCells(composite.context, composite.lease, composite.job)
+    tick.drafts = [composite.draft(f"cell/{number}", "cell") for number in range(3)]
+    tick.commit()
     assert composite.now().admitted == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.kinds.commit import recorded
+from jobs.kinds.nested import recorded
 from tasks.context import AppContext
 from tests.support.webapps import on_sqlite
 from tests.support.written_jobs import Written

@@ -7,17 +7,22 @@ from typing import Any
 import pytest
 
 from batchyard.errors import ConflictError, PermissionDeniedError, RequestError
+from jobs import item_replies
 from jobs.catalogue import catalogue_of
 from jobs.kinds import registry
 from jobs.kinds.composite import CompositeKind
 from jobs.kinds.flow import FLOW
+from jobs.submission import again, creation
+from jobs.submission.creation import JobRequest
 from jobs.tune.kind import TuneKind
+from store.keys import Principal
 from store.records import Job
 from tasks.context import AppContext
+from tests.support.jobs import create_job
 
 EXPERIMENT: dict[str, Any] = {
     "recipe": "batch",
-    "variants": {"one": {"model": "echo"}, "two": {"model": "echo", "n": 1}},
+    "variants": {"one": {"model": "echo"}, "two": {"model": "echo", "system": "Be brief."}},
 }
 
 
@@ -31,26 +36,25 @@ def test_every_recipe_has_a_kind_and_one_that_is_gone_counts_as_of_rows(context:
     assert kinds.pop("tune") is TuneKind
     assert set(kinds.values()) == {type(FLOW)}
     assert registry.kind_of_job(context, job("gone")) is FLOW
-    assert registry.children(context, job("gone")) == []
+    assert (FLOW.children(context, job("gone")), FLOW.expected(context, job("gone"))) == ([], {})
 
 
 @pytest.mark.parametrize("recipe", ["experiment", "tune"])
-def test_items_that_are_jobs_take_no_replies_no_answers_and_no_retry(context: AppContext, recipe: str) -> None:
-    kind = registry.kind_of_job(context, job(recipe))
-    assert not kind.has_journal
-    with pytest.raises(ConflictError, match="Item 3 of job 'job_1' is a job itself"):
-        kind.check_repliable(job(recipe), 3)
-    with pytest.raises(ConflictError, match="create it again"):
-        kind.check_repeatable(job(recipe))
-    with pytest.raises(RequestError, match="takes no answers"):
-        kind.check_answers_from(catalogue_of(context).recipe(recipe))
+def test_items_that_are_jobs_take_no_replies_and_no_retry(context: AppContext, project: str, recipe: str) -> None:
+    with context.database.write() as session:
+        made = create_job(session, project, recipe=recipe, total=3)
+    with pytest.raises(ConflictError, match=f"Item 3 of job '{made.id}' is a job itself"):
+        item_replies.put_back(context, Principal(project, admin=True, key_id="key_1", name="ours"), made.id, 3, None)
+    for again_ in (again.retry, lambda *job: again.rescore(*job, {})):
+        with pytest.raises(ConflictError, match="create it again"):
+            again_(context, project, made.id)
 
 
-def test_items_that_are_rows_take_all_of_them(context: AppContext) -> None:
-    FLOW.check_repliable(job("batch"), 3)
-    FLOW.check_repeatable(job("batch"))
-    FLOW.check_answers_from(catalogue_of(context).recipe("batch"))  # type: ignore[arg-type]  # it is one of rows
-    assert FLOW.has_journal
+def test_a_job_of_jobs_takes_no_answers(context: AppContext, project: str) -> None:
+    request = JobRequest("experiment", [{"prompt": "a"}], options=EXPERIMENT, answers_from="job_1")
+    with pytest.raises(RequestError, match="has no rows of its own, so it takes no answers_from") as refused:
+        creation.draft(context, project, request)
+    assert refused.value.param == "answers_from"
 
 
 def test_only_administrators_make_jobs_that_start_engines(context: AppContext) -> None:

@@ -61,7 +61,7 @@ class Deployment:
         return live_items(caller, tools)
 
     def begin(self, items: LiveItems) -> None:
-        for call in items.take_tool_calls():
+        for call in items.take_calls():
             self.made[call.key, call.call.tool] += 1
             outcome = Called(True, f"{call.call.tool} {orjson.dumps(call.call.arguments).decode()}")
             self.under_way[call.key] = functools.partial(items.judge, call.position, call.turn, call.index, outcome)
@@ -129,7 +129,7 @@ def test_a_call_begins_only_when_its_record_is_committed_and_goes_on_if_only_mem
     resumed = deployment.items()
     resumed.begin(0, an_item(0), 0, core)
     assert resumed.uncommitted.outcomes == []
-    assert [call.key for call in resumed.take_tool_calls()] == list(deployment.under_way)
+    assert [call.key for call in resumed.take_calls()] == list(deployment.under_way)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_call_that_cannot_be_made_is_never_made_and_the_recipe_hears_why(call:
     (ended,) = items.uncommitted.ended
     error = orjson.loads(ended.error or b"")
     assert error["code"] == code and message in error["message"]
-    assert items.take_tool_calls() == []
+    assert items.take_calls() == []
     assert [noted.kind for noted in items.uncommitted.outcomes] == ["called"]
 
 

@@ -37,8 +37,7 @@ from batchyard.recipes import (
 from jobs.intake.requests import PreparedRequest, Preparer
 from jobs.running.live import PEERS, LiveItems
 from jobs.running.programs import MOST_LIVES, NotDeterministic, Programs
-from jobs.running.records import Issued, Life
-from jobs.running.replay import NO_RECORDS
+from jobs.running.records import NO_RECORDS, Issued, Life
 from store.formats.job_chunks import CALL, CALLED, RECIPE, UNENDED, WAITING
 
 MODELS = {"echo": ModelSpec(name="echo", engine="echo")}

@@ -25,7 +25,7 @@ def items(stuck: list[int] | None = None, waiting: dict[int, str] | None = None)
 def told(notices: Notices, live: Any, now: float, stuck: int = 0) -> list[tuple[str, int, list[int]]]:
     """Return type, count and the new items' numbers of each event that is due."""
     due = list(notices.due(live, stuck, now))
-    return [(notice.type, notice.count, [item["number"] for item in notice.items]) for notice in due]
+    return [(type_, data["count"], [item["number"] for item in data["items"]]) for type_, data in due]
 
 
 def test_the_first_stuck_item_is_told_of_at_once_and_later_ones_together() -> None:
@@ -52,10 +52,10 @@ def test_an_item_that_has_its_verdict_by_then_is_not_told_of() -> None:
 def test_each_gate_has_an_event_of_its_own() -> None:
     notices, live = Notices(), items(waiting={1: "house", 2: "legal", 3: "house"})
     notices.add(live)
-    (first,) = notices.due(live, 0, 100.0)
-    (second,) = notices.due(live, 0, 100.0 + HELP_SECONDS)
-    assert (first.data["gate"], first.count, [item["number"] for item in first.items]) == ("house", 2, [1, 3])
-    assert (second.data["gate"], second.count, [item["number"] for item in second.items]) == ("legal", 1, [2])
+    ((_, first),) = notices.due(live, 0, 100.0)
+    ((_, second),) = notices.due(live, 0, 100.0 + HELP_SECONDS)
+    assert (first["gate"], first["count"], [item["number"] for item in first["items"]]) == ("house", 2, [1, 3])
+    assert (second["gate"], second["count"], [item["number"] for item in second["items"]]) == ("legal", 1, [2])
 
 
 def test_an_event_names_a_bounded_number_of_items_and_counts_all() -> None:

@@ -22,7 +22,7 @@ def file(upload: Callable[[bytes], File]) -> File:
 def test_a_dry_run_counts_rows_and_requests_and_creates_nothing(context: AppContext, project: str, file: File) -> None:
     outlook = creation.dry_run(context, project, request(file, options={"limit": 2}))
     (stage,) = outlook.estimate.stages
-    assert (outlook.estimate.items, stage.expected, outlook.same) == (2, 2, None)
+    assert (outlook.estimate.items, stage.expected, outlook.same_as) == (2, 2, None)
     assert outlook.estimate.seconds is None
     assert [code for code, _ in outlook.warnings] == ["not_measured"]
     with context.database.read() as session:
@@ -33,4 +33,4 @@ def test_a_dry_run_names_the_newest_job_of_the_same_configuration(
     context: AppContext, project: str, file: File, sent: SentMessages
 ) -> None:
     job = submit_job(context, project, request(file))
-    assert creation.dry_run(context, project, request(file)).same == job.id
+    assert creation.dry_run(context, project, request(file)).same_as == job.id

@@ -128,7 +128,8 @@ def test_a_field_that_no_option_has_is_left_out_and_a_blank_one_is_not_set() -> 
 
 
 def test_what_was_sent_is_shown_again_also_if_it_cannot_be_read() -> None:
-    form = option_fields.sent(SCHEMA, {"option.number": "a lot", "option.choice": "three"}, NAMES)
+    texts = {"option.number": "a lot", "option.choice": "three"}
+    form = option_fields.form(SCHEMA, {}, NAMES, texts)
     by_name = {field.name: field.value for field in fields(form)}
     assert (by_name["option.number"], by_name["option.choice"]) == ("a lot", "three")
     assert "option.choice" in [entry.name for entry in form.basic], "what is set is not folded"

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from jobs.running import replay
-from jobs.running.records import Life
-from jobs.running.replay import Records
+from jobs.running import records
+from jobs.running.records import Life, Records
 from store.artifacts import Artifacts
 from store.formats import job_chunks
+from store.records import Job, JobChunk
 
 
 def states(artifacts: Artifacts, *rows: tuple[int, str, int, int]) -> str:
@@ -39,7 +39,9 @@ def outcomes(artifacts: Artifacts, *rows: tuple[int, int, int, str, Any]) -> str
 
 
 def read(artifacts: Artifacts, admitted: int, results: list[str], judgements: list[str]) -> Records:
-    return replay.read(artifacts, admitted, [], results, judgements, "created")
+    chunks = [JobChunk(kind="result", sha256=sha256) for sha256 in results]
+    chunks += [JobChunk(kind="judgement", sha256=sha256) for sha256 in judgements]
+    return records.read(artifacts, Job(admitted=admitted, recipe_sha256="created"), [], chunks)
 
 
 def test_the_newest_state_of_an_item_counts(artifacts: Artifacts) -> None:
