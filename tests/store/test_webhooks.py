@@ -134,7 +134,7 @@ def test_a_lost_message_and_a_dead_sender_are_found_again_and_the_dead_one_recor
     (again,) = claim(database)
     second = begin(database, again)
     assert second is not None
-    assert second.number == 2
+    assert second.delivery.attempts == 2
     assert settle(database, dead, status_code=200).state == "sending"
     assert settle(database, second, status_code=200).state == "delivered"
     let_time_pass(database)
@@ -214,7 +214,7 @@ def test_a_delivery_is_sent_again_whatever_became_of_it_unless_it_is_being_sent(
     assert redeliver() == "pending"
     again = begin(database, claim(database)[0])
     assert again is not None
-    assert again.number == 2
+    assert again.delivery.attempts == 2
     settle(database, again, status_code=None, error="no answer")
     assert redeliver() == "pending"
     with database.write() as session:
