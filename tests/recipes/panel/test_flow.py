@@ -166,7 +166,7 @@ def test_prompts_can_be_replaced_and_texts_in_braces_of_a_task_stay_as_they_are(
 
 def test_the_hint_of_a_person_reaches_the_agents() -> None:
     item = Item(0, "a", {"prompt": "Design a cache."}, life=2, hint="Think of eviction.")
-    turn = next(panel.flow(item, options()))
+    turn = next(panel.function(item, options()))
     assert all("Think of eviction." in ask.content[-1]["content"] for ask in turn)  # type: ignore[union-attr]
 
 
