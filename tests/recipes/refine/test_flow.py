@@ -194,7 +194,7 @@ def test_answers_are_held_to_a_form() -> None:
 
 def test_the_hint_of_a_person_reaches_the_writer_and_not_the_reviewer() -> None:
     item = Item(0, "a", ROW, life=2, hint="Think of the carry.")
-    flow = refine.flow(item, options(reviewer="big", probes=0))
+    flow = refine.function(item, options(reviewer="big", probes=0))
     (asked,) = next(flow)  # type: ignore[misc]
     assert isinstance(asked, Ask) and asked.content[-1]["content"] == "Think of the carry."
     (review,) = flow.send([Answer(ok=True, text="95")])  # type: ignore[misc]
