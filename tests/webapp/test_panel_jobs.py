@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from jobs import messages, validation
-from jobs.items import events
+from jobs.items import stream
 from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in
 
@@ -85,8 +85,8 @@ def test_what_agents_are_told_may_have_any_names(client: FlaskClient) -> None:
 def test_events_of_each_task_are_for_jobs_of_up_to_1000(
     client: FlaskClient, context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert events.MOST_NOTIFIED == 1000
-    monkeypatch.setattr(events, "MOST_NOTIFIED", 1)
+    assert stream.MOST_NOTIFIED == 1000
+    monkeypatch.setattr(stream, "MOST_NOTIFIED", 1)
     jobs = [post(client, notify=notify) for notify in (True, False)]
     for job in jobs:
         assert validation.run(context, job["id"], "here/1/task")
