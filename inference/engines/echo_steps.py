@@ -18,7 +18,7 @@ from inference.progress import PROGRESS, RequestProgress
 
 
 @dataclass(eq=False)
-class Sample:
+class EchoSample:
     """One sample of a request. `num_tokens_with_spec` are those of its prompt and of its answer so far."""
 
     request_id: int
@@ -48,7 +48,7 @@ class Sample:
             self._awaited[1].set_result(None)
 
 
-class Step(NamedTuple):
+class EchoStep(NamedTuple):
     """The tokens of each sample in a step, all of them, and the seconds that it takes."""
 
     num_scheduled_tokens: dict[int, int]
@@ -69,17 +69,17 @@ class EchoSteps:
         self.current_step = 0
         self.requests: dict[Any, Any] = {}
         self.running: list[Any] = []
-        self._waiting: list[Sample] = []
+        self._waiting: list[EchoSample] = []
         self._numbers = count()
         self._loop: asyncio.Task[None] | None = None
         self._at = 0.0  # when the latest step ends, in the event loop's time
 
     @contextlib.asynccontextmanager
-    async def sample(self, prompt: int, output: int) -> AsyncIterator[Sample]:
+    async def sample(self, prompt: int, output: int) -> AsyncIterator[EchoSample]:
         """Compute a sample with so many tokens until the block ends."""
         progress, prompt = PROGRESS.get() or RequestProgress(), max(1, prompt)
         priority = LIVE if progress.live else BATCH
-        sample = Sample(next(self._numbers), priority, prompt, max(1, output), progress, prompt)
+        sample = EchoSample(next(self._numbers), priority, prompt, max(1, output), progress, prompt)
         self.add_request(sample)
         if self._loop is None or self._loop.done():
             self._loop = asyncio.create_task(self._run())
@@ -88,11 +88,11 @@ class EchoSteps:
         finally:
             self._remove(sample)
 
-    def add_request(self, request: Sample) -> None:
+    def add_request(self, request: EchoSample) -> None:
         self.requests[request.request_id] = request
         bisect.insort(self._waiting, request, key=attrgetter("priority"))
 
-    def schedule(self) -> Step:
+    def schedule(self) -> EchoStep:
         self.current_step += 1
         due = [sample for sample in self.running if sample.next_decode_eligible_step <= self.current_step]
         due.sort(key=attrgetter("is_prefill_chunk"))
@@ -108,9 +108,9 @@ class EchoSteps:
         entered = sum(sample.request_id in tokens for sample in self._waiting)
         self.running += self._waiting[:entered]
         del self._waiting[:entered]
-        return Step(tokens, self.max_num_scheduled_tokens - left, seconds)
+        return EchoStep(tokens, self.max_num_scheduled_tokens - left, seconds)
 
-    def update_from_output(self, scheduler_output: Step) -> None:
+    def update_from_output(self, scheduler_output: EchoStep) -> None:
         for number in scheduler_output.num_scheduled_tokens:
             sample = self.requests.get(number)  # its caller may have gone meanwhile
             if sample is not None and not sample.is_prefill_chunk:
@@ -118,7 +118,7 @@ class EchoSteps:
                 if sample.num_tokens_with_spec == sample.prompt_tokens + sample.output_tokens:
                     self._remove(sample)
 
-    def _remove(self, sample: Sample) -> None:
+    def _remove(self, sample: EchoSample) -> None:
         if self.requests.pop(sample.request_id, None) is not None:
             (self.running if sample in self.running else self._waiting).remove(sample)
 

@@ -58,7 +58,7 @@ class CompositeKind(RecipeKind[CompositeRecipe[Any]]):
         )
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
-        _Tick(context, lease, job).run()
+        _CompositeTick(context, lease, job).run()
 
     def children(self, context: AppContext, job: Job) -> list[ChildRow]:
         recipe: Any = catalogue_of(context).recipe(job.recipe)
@@ -147,7 +147,7 @@ def _works(context: AppContext, children: Sequence[Child]) -> dict[str, str]:
     return works
 
 
-class _Tick(nested.Tick):
+class _CompositeTick(nested.Tick):
     def __init__(self, context: AppContext, lease: Lease, job: Job) -> None:
         super().__init__(context, lease, job)
         recipe: Any = catalogue_of(context).recipe(job.recipe)

@@ -64,7 +64,7 @@ class TuneKind(RecipeKind[TuneRecipe]):
 
     def tick(self, context: AppContext, lease: Lease, job: Job) -> None:
         options: Any = catalogue_of(context).recipe(job.recipe).options.model_validate(job.options)
-        _Tick(context, lease, job, options).run()
+        _TuneTick(context, lease, job, options).run()
 
     def children(self, context: AppContext, job: Job) -> list[ChildRow]:
         with context.database.read() as session:
@@ -124,7 +124,7 @@ def _write_cells(context: AppContext, cells: Sequence[Cell]) -> tuple[str, int]:
     return items_file.write(context.artifacts, rows)
 
 
-class _Tick(nested.Tick):
+class _TuneTick(nested.Tick):
     of_cells = True
 
     def __init__(self, context: AppContext, lease: Lease, job: Job, options: Tune) -> None:
