@@ -194,11 +194,12 @@ def finish(results: Results, options: Cascading) -> Report:
     """Write the input of the next round, or the answers after the last one."""
     is_untrained, classifier = _training(results, options)
     rows = partial(rows_of, results, options, classifier)
+    asked: dict[int, str] = {}
     chosen: Mapping[str, Any] = {}
     if is_untrained:
         findings = Findings.of(rows(), options, 0)
         asked = dict.fromkeys(findings.in_order()[: trained_rows(findings.rows)], TRAINING)
-    else:
+    if not asked:
         findings, decision, chosen = _decided(rows, results, options)
         asked = findings.asked_next(decision, options)
     if asked:

@@ -167,7 +167,7 @@ def test_a_file_without_a_yes_keeps_its_columns_and_rows_that_fail_are_told(
         ({"scores": "text"}, "scores needs a cascade"),
         ({"cascade": "other", "truth": "txt"}, "truth: no column 'txt'"),
         ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
-        ({"cascade": "vectors"}, "model vectors does not answer on /v1/chat/completions"),
+        ({"cascade": "vectors,vectors"}, "vectors and vectors are embedding models; name one of them"),
     ],
 )
 def test_a_filter_that_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:

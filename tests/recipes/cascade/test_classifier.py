@@ -91,6 +91,13 @@ def test_without_vectors_or_labels_to_learn_from_the_large_model_is_asked_about_
     assert {line["error"] is not None for line in results.lines("answers.jsonl")} == {stage == "large"}
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_too_few_rows_to_train_on_are_answered_by_the_large_model(tmp_path: Path, number: int) -> None:
+    report, results = run(tmp_path, embedded, rows(number), proxy="", embedding="vectors", labels=LABELS)
+    assert [line["answered_by"] for line in results.lines("answers.jsonl")] == ["large"] * number
+    assert dict(report.warnings)["not_certified"]
+
+
 def test_vectors_as_numbers_and_as_base64_are_the_same() -> None:
     numbers = np.arange(1, 5, dtype="<f4")
     assert packed([{"embedding": numbers.tolist()}]) == packed(
