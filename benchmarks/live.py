@@ -56,6 +56,17 @@ class Outcome:
     batches: list[dict[str, Any]] = field(default_factory=list)
     redone: int = 0
 
+    def figures(self) -> dict[str, Any]:
+        """Return what a file of results keeps of the run."""
+        return {
+            "live requests": len(self.first),
+            "TTFT p50, p99": percentiles(self.first),
+            "ITL p50, p99": percentiles(self.gaps),
+            "live tokens": self.live_tokens,
+            "batch tokens": self.batch_tokens,
+            "redone": self.redone,
+        }
+
 
 async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, Any], outcome: Outcome) -> None:
     """Send one live request, and measure its stream."""
@@ -279,12 +290,7 @@ def main() -> None:
     name += f"-{options.replicas}-replicas" if options.replicas > 1 else ""
     kept = {
         run: {
-            "live requests": len(outcome.first),
-            "TTFT p50, p99": percentiles(outcome.first),
-            "ITL p50, p99": percentiles(outcome.gaps),
-            "live tokens": outcome.live_tokens,
-            "batch tokens": outcome.batch_tokens,
-            "redone": outcome.redone,
+            **outcome.figures(),
             "errors": outcome.errors,
             "batches": [batch["request_counts"] for batch in outcome.batches],
         }

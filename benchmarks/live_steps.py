@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 import harness
-from live import Outcome, percentiles, report, request
+from live import Outcome, report, request
 from live_presets import PRESETS, Preset, Scenario
 
 from batchyard.models import LiveSettings, ModelSpec
@@ -142,17 +142,7 @@ def main() -> None:
     if len(outcomes) < len(runs):
         print(report(scenario, outcomes))
         return
-    kept = {
-        name: {
-            "live requests": len(outcome.first),
-            "TTFT p50, p99": percentiles(outcome.first),
-            "ITL p50, p99": percentiles(outcome.gaps),
-            "live tokens": outcome.live_tokens,
-            "batch tokens": outcome.batch_tokens,
-            "redone": outcome.redone,
-        }
-        for name, outcome in outcomes.items()
-    }
+    kept = {name: outcome.figures() for name, outcome in outcomes.items()}
     name = f"live-steps-{options.model}" + (f"-{options.replicas}-replicas" if options.replicas > 1 else "")
     note = f"{preset.note()} Simulated time: engine and admission alone, without gateway and network."
     facts = {"machine": machine, "simulated": True, "scenario": asdict(scenario), "runs": kept}
