@@ -130,7 +130,8 @@ def answered(item: Item, options: Round) -> Flow:
         (kept,) = all_kept
         values["large"], kept["equal"] = kept, []
         for proxy in state["proxies"]:
-            is_equal = "error" not in kept and proxy["text"] == kept["text"]  # an embedding's text may come later
+            # No text: the program never ended, or an embedding whose classifier is not trained yet.
+            is_equal = "error" not in kept and proxy.get("text") == kept["text"]
             if not options.filters and "error" not in kept and proxy.get("confidence") is not None:
                 is_equal = yield from _same(options, proxy["text"], kept["text"])
             kept["equal"].append(is_equal)
