@@ -12,7 +12,7 @@ import click
 from batchyard.cli import completion, requests, view
 from batchyard.cli.options import Said, connect, on_server, server_options
 from batchyard.cli.output import complain, note, say
-from batchyard.cli.watch import check_success, interruptible, print_results, print_status, warn, watch
+from batchyard.cli.watch import check_success, interruptible, print_results, print_status, see_through, warn
 from batchyard.client.api import ApiClient, uploaded
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import TERMINAL, Status
@@ -72,13 +72,10 @@ def submit(
     with interruptible("`batchyard list` tells whether there is a batch already"):
         batch = requests.started(server, source, form) if prompts else requests.created(server, source, fields)
     note(server.page(batch["id"]))
-    if not wait:
-        warn(batch)
-        return say(batch, batch["id"], as_json)
-    with interruptible(f"the batch goes on; `batchyard status {batch['id']} --watch` takes it up"):
-        batch = watch(server, batch)
+    if wait:
+        return see_through(server, batch, as_json)
+    warn(batch)
     say(batch, batch["id"], as_json)
-    check_success(batch)
 
 
 @click.command()
@@ -133,15 +130,7 @@ def plan(file: Path, rows: int, models: tuple[str, ...], data: Path | None, as_j
 @server_options
 def status(batch_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
     """Show the progress of a batch, or of the newest batches."""
-    server = connect(data)
-
-    def fetch() -> list[dict[str, Any]]:
-        return [server.batch(batch_id)] if batch_id else list(itertools.islice(server.batches(), limit))
-
-    def draw(batches: list[dict[str, Any]]) -> str:
-        return view.facts(batches[0]) if batch_id else view.overview(batches)
-
-    print_status(fetch, draw, view.brief, check_success, only=bool(batch_id), live=live, as_json=as_json)
+    print_status(connect(data), "batch", batch_id, limit, live=live, as_json=as_json)
 
 
 @click.command()

@@ -4,17 +4,15 @@ import itertools
 import json
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from batchyard.cli import completion, job_view, requests, view
+from batchyard.cli import completion, job_view, requests
 from batchyard.cli.options import Said, connect, on_server, server_options
 from batchyard.cli.output import lines_of, say, when
-from batchyard.cli.watch import conclude, interruptible, print_results, print_status
-from batchyard.client import progress, resume
+from batchyard.cli.watch import check_success, interruptible, print_results, print_status, see_through
 from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError
 from batchyard.statuses import ITEM_STATES, RETRIABLE_STATES, TERMINAL
@@ -47,18 +45,7 @@ def list_(server: ApiClient, status: str | None, recipe: str | None, limit: int)
 @server_options
 def status(job_id: str | None, live: bool, limit: int, data: Path | None, as_json: bool) -> None:
     """Show the progress of a job, stage by stage."""
-    server = connect(data)
-
-    def fetch() -> list[dict[str, Any]]:
-        return [server.job(job_id)] if job_id else list(itertools.islice(server.jobs(), limit))
-
-    def draw(jobs: list[dict[str, Any]]) -> str:
-        if not job_id:
-            return job_view.overview(jobs)
-        children = list(server.jobs(parent_id=job_id)) if jobs[0]["batchyard"]["children"] else []
-        return "\n\n".join(part for part in (job_view.facts(jobs[0]), job_view.children(jobs[0], children)) if part)
-
-    print_status(fetch, draw, job_view.brief, check_success, only=bool(job_id), live=live, as_json=as_json)
+    print_status(connect(data), "job", job_id, limit, live=live, as_json=as_json)
 
 
 @job.command()
@@ -202,7 +189,8 @@ def rescore(job_id: str, overrides: tuple[str, ...], wait: bool, data: Path | No
     """
     server = connect(data)
     body = {"options": _overridden(server, job_id, overrides)}
-    _made(server, server.call("POST", f"/jobs/{job_id}/rescore", body), wait, as_json)
+    document = server.call("POST", f"/jobs/{job_id}/rescore", body)
+    see_through(server, document, as_json, summary=True) if wait else say(document, document["id"], as_json)
 
 
 @job.command()
@@ -231,7 +219,8 @@ def retry(
     server = connect(data)
     body = {"states": list(states), "options": _overridden(server, job_id, overrides), "completion_window": window}
     given = {name: value for name, value in body.items() if value}
-    _made(server, server.call("POST", f"/jobs/{job_id}/retry", given), wait, as_json)
+    document = server.call("POST", f"/jobs/{job_id}/retry", given)
+    see_through(server, document, as_json, summary=True) if wait else say(document, document["id"], as_json)
 
 
 def _overridden(server: ApiClient, job_id: str, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -250,24 +239,6 @@ def _overridden(server: ApiClient, job_id: str, overrides: tuple[str, ...]) -> d
     options = {name: value for name, value in source["batchyard"]["options"].items() if name in changed}
     settings = config.resolve(schema, [config.Layer(config.DEFAULT, options), *layers], complete=False)
     return config.options(settings)
-
-
-def _made(server: ApiClient, document: dict[str, Any], wait: bool, as_json: bool) -> None:
-    """Say which job was made, or wait for its end and say how it was."""
-    if wait:
-        with interruptible(f"the job goes on; `batchyard job status {document['id']} --watch` takes it up"):
-            document = watch(server, document["id"])
-        say(document, job_view.summary(document), as_json)
-        return check_success(document)
-    say(document, document["id"], as_json)
-
-
-def watch(server: ApiClient, job_id: str) -> dict[str, Any]:
-    """Show a job's progress until it has ended, and return the job."""
-    interrupted = partial(resume.goes_on, server, [server.job(job_id)])
-    return progress.follow(
-        lambda: [server.job(job_id)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted
-    )[0]
 
 
 def save(
@@ -295,28 +266,3 @@ def save(
             requests.save(server, file_id, folder / Path(name).name)
         written += [folder] if artifacts else []
     return written
-
-
-def check_success(document: dict[str, Any]) -> None:
-    """Conclude if the job has ended; it fails with uncompleted items or without a report."""
-    if document["status"] in TERMINAL:
-        conclude(_failure(document), document["batchyard"])
-
-
-def _failure(document: dict[str, Any]) -> str | None:
-    name, status, counts = document["id"], document["status"], document["request_counts"]
-    if status != "completed":
-        return view.refusal(document, "batchyard job status")
-    report = document["batchyard"]["report"] or {}
-    if report.get("status") == "failed":
-        return f"job {name}: its artifacts could not be made: {report.get('error')}"
-    kind = job_view.kind_of(document)
-    if kind.has_verdict and (document["batchyard"]["metrics"] or {}).get("passed") is False:
-        return f"job {name}: not all of `pass` holds; its artifact comparison.md says what does not"
-    if kind.may_fail_in_part and counts["completed"]:
-        return None
-    for state, words in (("failed", "failed"), ("stuck", "are stuck")):
-        if counts[state]:
-            tells = f"`batchyard job items {name} --state {state}` tells why"
-            return f"job {name}: {counts[state]} of {counts['total']} items {words}; {tells}"
-    return None

@@ -159,7 +159,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
             "ground_truth": "answer",
         }
         job = server.create_job(recipe="rollout", options=options, input_file_id=server.upload(prompts, "user_data"))
-        job = jobs.watch(server, job["id"])
+        job = watch(server, job)
         rollouts = folder / "rollouts.parquet"
         written = jobs.save(server, job, rollouts.name, rollouts, None)
     if as_json:
@@ -169,7 +169,7 @@ def demo(source: Path, prompts: Path, data: Path | None, models: Path | None, as
         click.echo(plain(job_view.summary(job)))
         for path in written:
             click.echo(f"Samples:   {path}")
-    jobs.check_success(job)
+    check_success(job)
 
 
 def _batches(

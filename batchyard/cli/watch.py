@@ -1,20 +1,21 @@
-"""Waiting for a batch, with live progress in a terminal, and how such a command ends."""
+"""Waiting for a batch or a job, with live progress in a terminal, and how such a command ends."""
 
+import itertools
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from batchyard import wording
-from batchyard.cli import view
-from batchyard.cli.output import complain, plain
+from batchyard.cli import job_view, view
+from batchyard.cli.output import complain, plain, say
 from batchyard.client import resume
 from batchyard.client.api import ApiClient
 from batchyard.client.progress import PROBLEMS, follow, problems, warnings
@@ -27,15 +28,26 @@ class Unsuccessful(click.ClickException):
     exit_code = 1
 
 
-def watch(server: ApiClient, batch: dict[str, Any]) -> dict[str, Any]:
-    """Show a batch's progress until it has ended, with its warnings, and return the batch as it is then."""
-    warn(batch)
-    interrupted = partial(resume.goes_on, server, [batch])
-    ended = follow(
-        lambda: [server.batch(batch["id"])], lambda batches: view.progress(batches[0]), view.brief, interrupted
-    )[0]
-    warn(ended, before=warnings(batch))
+def watch(server: ApiClient, document: dict[str, Any]) -> dict[str, Any]:
+    """Show the progress of a batch, with its warnings, or of a job until it has ended; return it as it is then."""
+    name, interrupted = document["id"], partial(resume.goes_on, server, [document])
+    if document["object"] == "job":
+        return follow(lambda: [server.job(name)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted)[
+            0
+        ]
+    warn(document)
+    ended = follow(lambda: [server.batch(name)], lambda batches: view.progress(batches[0]), view.brief, interrupted)[0]
+    warn(ended, before=warnings(document))
     return ended
+
+
+def see_through(server: ApiClient, document: dict[str, Any], as_json: bool, *, summary: bool = False) -> None:
+    """Watch a batch or a job to its end, print its id or a job's `summary`, and conclude."""
+    status = "job status" if document["object"] == "job" else "status"
+    with interruptible(f"the {document['object']} goes on; `batchyard {status} {document['id']} --watch` takes it up"):
+        document = watch(server, document)
+    say(document, job_view.summary(document) if summary else document["id"], as_json)
+    check_success(document)
 
 
 def warn(batch: dict[str, Any], before: Collection[str] = ()) -> None:
@@ -46,30 +58,40 @@ def warn(batch: dict[str, Any], before: Collection[str] = ()) -> None:
 
 
 def print_status(
-    fetch: Callable[[], list[dict[str, Any]]],
-    draw: Callable[[list[dict[str, Any]]], str],
-    brief: Callable[[dict[str, Any]], str],
-    check: Callable[[dict[str, Any]], None],
-    *,
-    only: bool,
-    live: bool,
-    as_json: bool,
+    server: ApiClient, kind: Literal["batch", "job"], name: str | None, limit: int, *, live: bool, as_json: bool
 ) -> None:
-    """Print batches or jobs; with `live` draw them again until all have ended, and check those that were watched."""
+    """Print a batch or a job, or the newest ones if `name` is None.
+
+    With `live`, draw them again until all have ended, and check those that were watched.
+    """
+    one, newest = (server.job, server.jobs) if kind == "job" else (server.batch, server.batches)
+    brief, overview = (job_view.brief, job_view.overview) if kind == "job" else (view.brief, view.overview)
+
+    def fetch() -> list[dict[str, Any]]:
+        return [one(name)] if name else list(itertools.islice(newest(), limit))
+
+    def draw(documents: list[dict[str, Any]]) -> str:
+        if not name:
+            return overview(documents)
+        if kind == "batch":
+            return view.facts(documents[0])
+        children = list(server.jobs(parent_id=name)) if documents[0]["batchyard"]["children"] else []
+        return "\n\n".join(filter(None, (job_view.facts(documents[0]), job_view.children(documents[0], children))))
+
     documents = fetch()
-    watched = {document["id"] for document in documents if only or document["status"] not in TERMINAL}
+    watched = {document["id"] for document in documents if name or document["status"] not in TERMINAL}
     if live:
         with interruptible("what was watched goes on"):
             documents = follow(fetch, draw, brief)
-    click.echo(json.dumps(documents[0] if only else documents) if as_json else draw(documents))
-    if only and not as_json:
+    click.echo(json.dumps(documents[0] if name else documents) if as_json else draw(documents))
+    if name and not as_json:
         for problem in problems(documents[0]):
             click.echo(plain(problem), err=True)
         if (more := len((documents[0]["errors"] or {}).get("data") or []) - PROBLEMS) > 0:
             click.echo(f"and {more} more; `--json` has them", err=True)
     for document in documents:
         if live and document["id"] in watched:
-            check(document)
+            check_success(document)
 
 
 def print_results(server: ApiClient, name: str, *, live: bool) -> dict[str, Any]:
@@ -120,16 +142,38 @@ def conclude(failure: str | None, flaws: Mapping[str, int]) -> None:
         complain(f"warning: {said}")
 
 
-def check_success(batch: dict[str, Any], counts: Mapping[str, int] | None = None) -> None:
-    """Conclude if the batch has ended; it fails without an answer to every request."""
-    if batch["status"] not in TERMINAL:
+def check_success(document: dict[str, Any], counts: Mapping[str, int] | None = None) -> None:
+    """Conclude if a batch or a job has ended.
+
+    A batch fails without an answer to every request, a job with uncompleted items or without a report.
+    """
+    if document["status"] not in TERMINAL:
         return
-    counts, failure = counts or batch["request_counts"] | batch["batchyard"], None
-    if batch["status"] != "completed":
-        failure = view.refusal(batch, "batchyard status")
+    counts = counts or document["request_counts"] | document["batchyard"]
+    name, is_job, failure = document["id"], document["object"] == "job", None
+    if document["status"] != "completed":
+        failure = view.refusal(document, f"batchyard {'job ' if is_job else ''}status")
+    elif is_job:
+        failure = _failure_of_job(document)
     elif counts["failed"]:
         failure = (
-            f"batch {batch['id']}: {counts['failed']} of {counts['total']} requests failed; "
-            f"`batchyard results {batch['id']} --errors FILE` tells why"
+            f"batch {name}: {counts['failed']} of {counts['total']} requests failed; "
+            f"`batchyard results {name} --errors FILE` tells why"
         )
     conclude(failure, counts)
+
+
+def _failure_of_job(job: dict[str, Any]) -> str | None:
+    name, counts, kind = job["id"], job["request_counts"], job_view.kind_of(job)
+    report = job["batchyard"]["report"] or {}
+    if report.get("status") == "failed":
+        return f"job {name}: its artifacts could not be made: {report.get('error')}"
+    if kind.has_verdict and (job["batchyard"]["metrics"] or {}).get("passed") is False:
+        return f"job {name}: not all of `pass` holds; its artifact comparison.md says what does not"
+    if kind.may_fail_in_part and counts["completed"]:
+        return None
+    for state, words in (("failed", "failed"), ("stuck", "are stuck")):
+        if counts[state]:
+            tells = f"`batchyard job items {name} --state {state}` tells why"
+            return f"job {name}: {counts[state]} of {counts['total']} items {words}; {tells}"
+    return None

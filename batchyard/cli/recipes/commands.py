@@ -13,7 +13,7 @@ from batchyard.cli import background, job_view, jobs, requests, view
 from batchyard.cli.options import add_options, connect, load_settings, server_options, stack_options
 from batchyard.cli.output import complain, lines_of, note, plain, say
 from batchyard.cli.recipes import earlier
-from batchyard.cli.watch import interruptible
+from batchyard.cli.watch import check_success, interruptible, see_through, watch
 from batchyard.client import resume
 from batchyard.client.api import ApiClient, uploaded
 
@@ -32,34 +32,36 @@ files_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of options: YAML, TOML or JSON; repeatable.",
 )
-seed_option = click.option(
-    "--seed",
-    type=click.IntRange(0, 2**53 - 1),
-    default=0,
-    show_default=True,
-    help="Seed for all requests.",
-)
-name_option = click.option("--name", help="Name of the job.")
-output_option = click.option("-o", "--output", type=requests.OUTPUT_FILE, help="File for the results.")
-artifacts_option = click.option(
-    "--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all files of the job."
-)
-again_option = click.option(
-    "--again",
-    is_flag=True,
-    help="Ignore an earlier job of the same input and recompute.",
-)
-metadata_option = click.option(
-    "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata of the job; up to 16 pairs."
-)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what the job would be, and create nothing.")
-wait_option = click.option("--wait", is_flag=True, help="Wait for the end and show progress.")
-
-
-_of_jobs = add_options(seed_option, name_option, requests.window_option, requests.callback_option)
-run_options = add_options(_of_jobs, again_option, stack_options)
+output_options = add_options(
+    click.option("-o", "--output", type=requests.OUTPUT_FILE, help="File for the results."),
+    click.option(
+        "--artifacts", type=click.Path(path_type=Path, file_okay=False), help="Folder for all files of the job."
+    ),
+)
+_of_jobs = add_options(
+    click.option(
+        "--seed", type=click.IntRange(0, 2**53 - 1), default=0, show_default=True, help="Seed for all requests."
+    ),
+    click.option("--name", help="Name of the job."),
+    requests.window_option,
+    requests.callback_option,
+)
+run_options = add_options(
+    _of_jobs,
+    click.option("--again", is_flag=True, help="Ignore an earlier job of the same input and recompute."),
+    stack_options,
+)
 """The options of a command that makes a job and sees it through."""
-create_options = add_options(_of_jobs, metadata_option, dry_run_option, wait_option, server_options)
+create_options = add_options(
+    _of_jobs,
+    click.option(
+        "--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Metadata of the job; up to 16 pairs."
+    ),
+    dry_run_option,
+    click.option("--wait", is_flag=True, help="Wait for the end and show progress."),
+    server_options,
+)
 """The options of a command that creates a job."""
 
 _extend = click.option(
@@ -72,8 +74,7 @@ _extend = click.option(
 
 @source_argument
 @overrides_argument
-@output_option
-@artifacts_option
+@output_options
 @files_option
 @_extend
 @run_options
@@ -84,14 +85,12 @@ def answer(recipe: dict[str, Any], settings: list[Setting], source: Path, **fiel
     crash, run the same command again: nothing is recomputed. If the job ended with transient failures, a new job reuses
     its answers and retries the rest.
     """
-    from batchyard import config
-
-    one_shot(recipe, config.options(settings), source, **fields)
+    one_shot(recipe, settings, source, **fields)
 
 
 def one_shot(
     recipe: Mapping[str, Any],
-    options: Mapping[str, Any],
+    settings: list[Setting],
     source: Path,
     *,
     output: Path | None,
@@ -114,6 +113,9 @@ def one_shot(
         dry_run: only say what the job would be, in the words of `outlook`.
         fields: `data` and `models`, the command's; `seed`, `name` and others of the job's request.
     """
+    from batchyard import config
+
+    options = config.options(settings)
     in_force = load_settings(data=fields.pop("data"), models=fields.pop("models"))
     if dry_run:
         with background.server(in_force.data, in_force.models) as server:
@@ -130,7 +132,7 @@ def one_shot(
             fields |= {"answers_from": answers_from} if answers_from else {}
             body = _body(recipe, {**options, **late(server, again)}, window, metadata=mark, **fields)
             job = _created(server, source, body)
-        job = jobs.watch(server, job["id"])
+        job = watch(server, job)
         written = jobs.save(server, job, recipe["main"], output, artifacts)
         text = "" if as_json else summary(server, job)
     if as_json:
@@ -141,7 +143,7 @@ def one_shot(
             click.echo(f"Written: {path}")
     if output is not None and output not in written:
         complain(f"{output} is not written: the job has no {recipe['main']}")
-    jobs.check_success(job)
+    check_success(job)
 
 
 @source_argument
@@ -192,10 +194,7 @@ def create(
             return say(report, view.plan(report), as_json)
     elif not wait:
         return say(job, job["id"], as_json)
-    with interruptible(f"the job goes on; `batchyard job status {job['id']} --watch` takes it up"):
-        job = jobs.watch(server, job["id"])
-    say(job, job["id"], as_json)
-    jobs.check_success(job)
+    see_through(server, job, as_json)
 
 
 @overrides_argument

@@ -98,8 +98,7 @@ def _value(by_keys: Mapping[tuple[str, ...], Setting], keys: tuple[str, ...]) ->
 
 @click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
 @commands.overrides_argument
-@commands.output_option
-@commands.artifacts_option
+@commands.output_options
 @commands.files_option
 @commands.dry_run_option
 @commands.run_options
@@ -117,10 +116,8 @@ def _run(
     If no server is running, the command starts a local stack and stops it afterwards. To resume, run the same command
     again.
     """
-    from batchyard import config
-
     late = partial(_compared, name=fields["name"], compare_with=compare_with)
-    commands.one_shot(recipe, config.options(settings), source, **fields, late=late, summary=_summary)
+    commands.one_shot(recipe, settings, source, **fields, late=late, summary=_summary)
 
 
 def _compared(server: ApiClient, again: bool, name: str, compare_with: str | None) -> dict[str, Any]:

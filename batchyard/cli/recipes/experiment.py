@@ -71,8 +71,7 @@ _variants = click.option(
 
 @_file
 @commands.overrides_argument
-@commands.output_option
-@commands.artifacts_option
+@commands.output_options
 @_variants
 @commands.run_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
@@ -83,12 +82,14 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
     If no server is running, the command starts a local stack and stops it afterwards. To resume, run the same command
     again. After a change, jobs of an unchanged configuration are reused, and only the missing ones run.
     """
-    from batchyard import config
 
     def late(server: ApiClient, again: bool) -> dict[str, Any]:
         return {"reuse": False} if again else {}
 
-    commands.one_shot(recipe, config.options(settings), source, **fields, late=late, summary=_summary)
+    def summary(server: ApiClient, job: dict[str, Any]) -> str:
+        return "\n\n".join(part for part in (commands.report_tables(server, job), job_view.ended(job)) if part)
+
+    commands.one_shot(recipe, settings, source, **fields, late=late, summary=summary)
 
 
 @_file
@@ -107,10 +108,6 @@ def _create(**fields: Any) -> None:
 def _show(**fields: Any) -> None:
     """Print the value and origin of each option: FILE, a variant, a flag or KEY=VALUE."""
     commands.show(**fields)
-
-
-def _summary(server: ApiClient, job: dict[str, Any]) -> str:
-    return "\n\n".join(part for part in (commands.report_tables(server, job), job_view.ended(job)) if part)
 
 
 run = _ExperimentCommand(job_view.EXPERIMENT, _run)

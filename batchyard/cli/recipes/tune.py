@@ -62,8 +62,7 @@ def _dimension(text: str) -> tuple[str, list[Any]]:
     help="Values to try for a key of the entry: engine_args.max_num_seqs=32,64; repeatable.",
 )
 @commands.files_option
-@commands.output_option
-@commands.artifacts_option
+@commands.output_options
 @commands.dry_run_option
 @commands.run_options
 def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields: Any) -> None:
@@ -72,9 +71,7 @@ def _run(recipe: dict[str, Any], settings: list[Setting], source: Path, **fields
     You need an admin key. If no server is running, the command starts a local stack and stops it afterwards. To resume
     after Ctrl-C or a crash, run the same command again: finished cells are not measured twice.
     """
-    from batchyard import config
-
-    commands.one_shot(recipe, config.options(settings), source, **fields, summary=_summary, outlook=_cells)
+    commands.one_shot(recipe, settings, source, **fields, summary=_summary, outlook=_cells)
 
 
 def _cells(outlook: dict[str, Any]) -> str:

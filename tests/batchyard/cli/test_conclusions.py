@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from batchyard.cli import jobs, watch
+from batchyard.cli import watch
 
 FLAWS = {"cut_off": 2, "empty": 0, "invalid": 1}
 SAID = "of the answers, 2 cut off at their limit of tokens, 1 not in the form that was asked for"
 COUNTS = {"total": 3, "completed": 3, "failed": 0, "stuck": 0}
 COMMANDS = pytest.mark.parametrize(
-    ("check", "document"),
-    [
-        (watch.check_success, {"id": "batch_1", "object": "batch"}),
-        (jobs.check_success, {"id": "job_1", "object": "job", "recipe": "rollout"}),
-    ],
+    "document", [{"id": "batch_1", "object": "batch"}, {"id": "job_1", "object": "job", "recipe": "rollout"}]
 )
 
 
@@ -28,18 +23,18 @@ def ended(document: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 @COMMANDS
 def test_answers_with_flaws_are_no_failure_and_the_last_line(
-    check: Callable[[Any], None], document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(ended(document))
+    watch.check_success(ended(document))
     assert capsys.readouterr().err == f"batchyard: warning: {SAID}\n"
-    check(ended(document, batchyard={"report": None, "metrics": None}))
-    check(ended(document, status="in_progress"))
+    watch.check_success(ended(document, batchyard={"report": None, "metrics": None}))
+    watch.check_success(ended(document, status="in_progress"))
     assert capsys.readouterr().err == ""
 
 
 @COMMANDS
-def test_a_failure_names_the_flaws_of_the_answers_too(check: Callable[[Any], None], document: dict[str, Any]) -> None:
+def test_a_failure_names_the_flaws_of_the_answers_too(document: dict[str, Any]) -> None:
     with pytest.raises(watch.Unsuccessful, match=f"1 of 3 .* failed; .* tells why; {SAID}$"):
-        check(ended(document, request_counts=COUNTS | {"completed": 2, "failed": 1}))
+        watch.check_success(ended(document, request_counts=COUNTS | {"completed": 2, "failed": 1}))
     with pytest.raises(watch.Unsuccessful, match=f" is cancelled; {SAID}$"):
-        check(ended(document, status="cancelled"))
+        watch.check_success(ended(document, status="cancelled"))
