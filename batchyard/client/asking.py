@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -468,25 +469,19 @@ def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) 
             if batch["status"] == "failed":
                 reasons = "; ".join(problems(batch, 1)) or "no reason"
                 raise RequestError(f"batch {batch_id} of the rows is refused: {reasons}")
-        return [_sum(latest.values())]
+        unfinished = [batch for batch in latest.values() if batch["status"] not in TERMINAL]
+        etas = [batch["batchyard"]["eta_seconds"] for batch in unfinished]
+        counted = [batch["request_counts"] for batch in latest.values()]
+        sums = {
+            "status": unfinished[0]["status"] if unfinished else "completed",
+            "request_counts": {key: sum(map(itemgetter(key), counted)) for key in ("total", "completed", "failed")},
+            "eta_seconds": None if None in etas else max(etas, default=None),
+        }
+        return [sums]
 
     interrupted = partial(resume.goes_on, server, latest.values())
     follow(fetch, lambda sums: _drawn(sums[0]), _drawn, interrupted, quiet=not progress)
     return list(latest.values())
-
-
-def _sum(batches: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    all_of_them = list(batches)
-    counts = {
-        key: sum(batch["request_counts"][key] for batch in all_of_them) for key in ("total", "completed", "failed")
-    }
-    unfinished = [batch for batch in all_of_them if batch["status"] not in TERMINAL]
-    etas = [batch["batchyard"]["eta_seconds"] for batch in unfinished]
-    return {
-        "status": unfinished[0]["status"] if unfinished else "completed",
-        "request_counts": counts,
-        "eta_seconds": None if None in etas else max(etas, default=None),
-    }
 
 
 def _drawn(sums: dict[str, Any]) -> str:

@@ -50,16 +50,6 @@ class AnsweredRows(asking.RowResults):
             return str(error)
         return None
 
-    def all_values(self) -> list[Any]:
-        """Return the values of all rows. Raises BatchyardError if one has none."""
-        errors = [error for error in self.errors if error is not None]
-        if errors:
-            raise BatchyardError(
-                f"{len(errors)} of {len(self)} requests have no answer, the first because of {errors[0]}; the same "
-                "command again asks for those that failed for a passing reason"
-            )
-        return self.values
-
 
 class HarnessArguments(BaseModel):
     """Arguments of the model beside its name. Those without a description are those of the model `vllm`."""
@@ -237,10 +227,16 @@ class BatchyardLM(TemplateLM):  # type: ignore[misc]  # lm-evaluation-harness ha
         return body, until
 
     def _ask(self, bodies: Iterable[Mapping[str, Any]], read: Callable[[int, Mapping[str, Any]], Any]) -> list[Any]:
+        """Return what `read` makes of the answer to each body. Raises BatchyardError if one has none."""
         results = AnsweredRows(read)
         lines = asking.requests(COMPLETIONS.path, bodies, lambda body: {"model": self._model, **body}, results)
         asking.ask(self._server, self._spec, COMPLETIONS.path, lines, results, self._how)
-        return results.all_values()
+        if errors := [error for error in results.errors if error is not None]:
+            raise BatchyardError(
+                f"{len(errors)} of {len(results)} requests have no answer, the first because of {errors[0]}; the same "
+                "command again asks for those that failed for a passing reason"
+            )
+        return results.values
 
 
 def score(body: Mapping[str, Any], prompt: Sequence[int], start: int) -> Score:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from batchyard import durations, json_lines
 from batchyard.client import answers, asking, frames, resume
-from batchyard.client.answers import RowAnswer, RowText, Structure
+from batchyard.client.answers import RowAnswer, Structure
 from batchyard.client.api import ApiClient, uploaded
 from batchyard.client.asking import DETAILS, CallOptions, RowResults
 from batchyard.client.frames import Column, Frame
@@ -24,7 +24,6 @@ from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError, json_value
-from batchyard.tables.template import Template
 
 CASCADE, ANSWERS = "cascade", "answers.jsonl"
 LABEL_TOKENS = 64
@@ -164,9 +163,8 @@ def plan(
             asking.served(how.connected(), one, CHAT.path)
     reports = []
     for body in bodies:
-        results = PlanResults()
-        ask(results, data, template, system, body, how)
-        reports.append(results.report)
+        _, table, make = _prepared(data, template, system, body, how)
+        reports.append(asking.plan_rows(body["model"], CHAT.path, table, make, TextResults(), how))
     if not isinstance(model, str):
         return reports
     (report,) = reports
@@ -177,15 +175,34 @@ def ask(
     results: TextResults, data: Any, template: str, system: str | None, body: Mapping[str, Any], how: CallOptions
 ) -> Frame:
     """Ask about each row of `data`, and return it as a frame. `body`: what all requests have in common."""
-    frame = frames.of(data)
-    messages = _messages(frame, template, system, how.progress)
-
-    def make(values: asking.Values) -> Mapping[str, Any]:
-        return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in messages]}
-
-    table = asking.rows(frame, [column for _, text in messages for column in text.needed(frame.columns)])
+    frame, table, make = _prepared(data, template, system, body, how)
     results.ask(body["model"], table, make, how)
     return frame
+
+
+def _prepared(
+    data: Any, template: str, system: str | None, body: Mapping[str, Any], how: CallOptions
+) -> tuple[Frame, Iterator[asking.Values], Make]:
+    """Return the frame of `data`, the cells of each row that its request needs, and what makes the request's body."""
+    frame = frames.of(data)
+    messages = [("user", asking.template(template, "template", frame.columns))]
+    if system is not None:
+        messages.insert(0, ("system", asking.template(system, "system", frame.columns)))
+        if messages[0][1].images:
+            raise ConfigurationError("system: images stand in the user's message; name them in template")
+    asking.some_column([text for _, text in messages], frame.columns)
+    if sum(text.has_all for _, text in messages) > 1:
+        raise ConfigurationError("system: all columns stand in template already; take {*} out of one of the two")
+    named = [column for _, text in messages for column in text.columns]
+    texts = [
+        (role, asking.ordered(text, asking.rows(frame, frame.columns), without=named, say=how.progress))
+        for role, text in messages
+    ]
+
+    def make(values: asking.Values) -> Mapping[str, Any]:
+        return {**body, "messages": [{"role": role, "content": text.fill(values)} for role, text in texts]}
+
+    return frame, asking.rows(frame, [column for _, text in texts for column in text.needed(frame.columns)]), make
 
 
 def labelled(
@@ -222,51 +239,31 @@ def labelled(
 
 
 class TextResults(RowResults):
-    """The texts of the answers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._texts: dict[int, RowText] = {}
+    """The texts of the answers, each a RowText."""
 
     def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
         """Ask about each row, see `asking.ask_rows`. `make` returns the body of a row's request."""
         asking.ask_rows(model, CHAT.path, rows, make, self, how)
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
-        self._texts[row] = text = answers.text(body)
+        self.values[row] = text = answers.text(body)
         return text.error
 
     def finish_reasons(self) -> Column:
         """Return why each answer ended, None where nobody knows."""
-        return Column([text and text.finish_reason for text in (self._texts.get(row) for row in range(len(self)))])
+        return Column([text and text.finish_reason for text in self.values])
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
         """Return the texts of the answers, or their properties by `structure`, and note the errors of those."""
         if structure is None:
-            texts = (self._texts.get(row) for row in range(len(self)))
-            return {"answer": Column([text and text.text for text in texts])}
+            return {"answer": Column([text and text.text for text in self.values])}
         columns = {name: Column([None] * len(self), kind) for name, kind in structure.columns.items()}
-        for row, text in self._texts.items():
-            properties, self.errors[row] = structure.parse(text)
-            for name, column in columns.items():
-                column.values[row] = properties.get(name)
+        for row, text in enumerate(self.values):
+            if text is not None:
+                properties, self.errors[row] = structure.parse(text)
+                for name, column in columns.items():
+                    column.values[row] = properties.get(name)
         return columns
-
-
-def _messages(frame: Frame, template: str, system: str | None, say: bool) -> list[tuple[str, Template]]:
-    messages = [("user", asking.template(template, "template", frame.columns))]
-    if system is not None:
-        messages.insert(0, ("system", asking.template(system, "system", frame.columns)))
-        if messages[0][1].images:
-            raise ConfigurationError("system: images stand in the user's message; name them in template")
-    asking.some_column([text for _, text in messages], frame.columns)
-    if sum(text.has_all for _, text in messages) > 1:
-        raise ConfigurationError("system: all columns stand in template already; take {*} out of one of the two")
-    named = [column for _, text in messages for column in text.columns]
-    return [
-        (role, asking.ordered(text, asking.rows(frame, frame.columns), without=named, say=say))
-        for role, text in messages
-    ]
 
 
 def _structure(
@@ -299,17 +296,8 @@ def _body(
     return asking.parameters(model, temperature=temperature, max_tokens=max_tokens, response_format=form, **parameters)
 
 
-class PlanResults(TextResults):
-    """The report of a sample of the rows."""
-
-    report: Mapping[str, Any]
-
-    def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
-        self.report = asking.plan_rows(model, CHAT.path, rows, make, self, how)
-
-
 class CascadeResults(TextResults):
-    """The answers of a job of recipe `cascade`.
+    """The answers of a job of recipe `cascade`, each a line of ANSWERS.
 
     Args:
         options: of the recipe, without the model and the parameters.
@@ -325,10 +313,9 @@ class CascadeResults(TextResults):
             frame = frames.of(data)
             asking.template(f"{{{name}}}", option, frame.columns)
             self._columns[option] = frame.cells(name)
-        self._lines: dict[int, Mapping[str, Any]] = {}
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
-        self._lines[row] = body
+        self.values[row] = body
         return None
 
     def columns(self, structure: Structure | None) -> dict[str, Column]:
@@ -391,7 +378,7 @@ class CascadeResults(TextResults):
         return parameters and {name: value for name, value in parameters.items() if name != "model"}
 
     def _column(self, name: str, kind: Any = "string") -> Column:
-        return Column([self._lines.get(row, {}).get(name) for row in range(len(self))], kind)
+        return Column([line and line.get(name) for line in self.values], kind)
 
 
 def _job(server: ApiClient, file: Path, how: CallOptions, options: Mapping[str, Any]) -> dict[str, Any]:

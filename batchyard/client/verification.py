@@ -113,7 +113,10 @@ def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str
         }
         mismatches = list(_check_record(folder, manifest, hashlib.sha256(raw).hexdigest()))
         if keys:
-            mismatches += _check_signature(folder / ENVELOPE, raw, keys)
+            signature = folder / ENVELOPE
+            missing = "is not there: the manifest is not signed"
+            wrong = problem(signature.read_bytes(), raw, keys) if signature.exists() else missing
+            mismatches += [] if wrong is None else [Mismatch(ENVELOPE, None, wrong)]
         for file, expected in named.items():
             mismatches += _check_file(folder / file, expected)
         known, left = {MANIFEST, ENVELOPE, RECORD, *named}, [manifest]
@@ -124,8 +127,8 @@ def check(folder: Path, keys: Sequence[Ed25519PublicKey] = ()) -> tuple[dict[str
                 known.add(file)
                 if not (folder / file).exists():  # if `download` has had it, the record says so
                     absent.append(file)
-                elif wrong := list(_check_file(folder / file, expected)):
-                    mismatches += wrong
+                elif unequal := list(_check_file(folder / file, expected)):
+                    mismatches += unequal
                 else:
                     left.append(json.loads((folder / file).read_bytes()))
         if "batch_id" in manifest:
@@ -159,15 +162,6 @@ def _check_record(folder: Path, manifest: Mapping[str, Any], sha256: str) -> Ite
         yield Mismatch(file, None, "is not there, and the server had it")
     if ENVELOPE in hashes:
         yield from _check_file(folder / ENVELOPE, {"sha256": hashes[ENVELOPE]})
-
-
-def _check_signature(path: Path, manifest: bytes, keys: Sequence[Ed25519PublicKey]) -> Iterator[Mismatch]:
-    try:
-        wrong = problem(path.read_bytes(), manifest, keys)
-    except FileNotFoundError:
-        wrong = "is not there: the manifest is not signed"
-    if wrong is not None:
-        yield Mismatch(path.name, None, wrong)
 
 
 def _check_file(path: Path, expected: Mapping[str, Any]) -> Iterator[Mismatch]:
