@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -59,35 +60,44 @@ def of(
     }
     if "ray_address" not in explicit:  # whoever reaches Ray can run code, and every user of this machine does
         environment |= folder.ray_access()
-    make = partial(_child, folder, environment)
-    children = {}
+    children: dict[str, ChildProcess] = {}
+
+    def add(name: str, argv: list[str], variables: Mapping[str, str] | None = None, **options: Any) -> None:
+        children[name] = ChildProcess(
+            name,
+            argv,
+            {**environment, **(variables or {})},
+            tag=f"{folder.path}#{name}",
+            log=folder.logs / f"{name}.log",
+            pid_file=folder.run / f"{name}.pid",
+            **options,
+        )
+
     if "redis_url" not in explicit:
-        children["redis"] = make("redis", programs.redis(socket_path), ready=partial(programs.pong, socket_path))
-        children["redis"].folder = folder.redis
+        ready = partial(programs.pong, socket_path)
+        add("redis", programs.redis(socket_path), ready=ready, folder=folder.redis)
     if "ray_address" not in explicit:
+        ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
+        hook = {"RAY_START_HOOK": ray_head.START_HOOK}
         # Engines would take long to end, and have nothing to lose.
-        children["ray"] = make("ray", programs.ray(folder.ray, numbers["ray"]), grace=1.0)
-        children["ray"].environment = {**environment, "RAY_START_HOOK": ray_head.START_HOOK}
-        children["ray"].ready = partial(programs.accepts, folder.ray / "session_latest/sockets/raylet")
+        add("ray", programs.ray(folder.ray, numbers["ray"]), hook, ready=ready, grace=1.0, nice=5)
     # Stacks that share a broker need different names of nodes.
     suffix = f"-{folder.name}" if "redis_url" in explicit else ""
-    children["worker"] = make("worker", services.worker(settings, f"worker{suffix}"), grace=9.0)
+    # Celery would wait for a broker that is gone. Gateway and web app go first; hours of work take no longer for it.
+    celery: dict[str, Any] = {"grace": 9.0, "orphan_signal": signal.SIGKILL, "nice": 5}
+    add("worker", services.worker(settings, f"worker{suffix}"), **celery)
     for name, command in (("housekeeper", services.housekeeper), ("webhooks", services.webhooks)):
-        children[name] = make(name, command(settings, f"{name}{suffix}"), grace=9.0)
-        children[name].end_signal = signal.SIGQUIT  # its tasks end, but within seconds
-    for name in ("worker", "housekeeper", "webhooks"):
-        children[name].orphan_signal = signal.SIGKILL  # Celery would wait for a broker that is gone
-    for name in children.keys() & {"worker", "housekeeper", "webhooks", "ray"}:
-        children[name].nice = 5  # gateway and web app go first; hours of work take no longer for it
-    children["beat"] = make("beat", services.beat(settings, folder.run / "beat-schedule"))
-    children["flower"] = make("flower", services.flower("127.0.0.1", numbers["flower"]))
-    children["flower"].environment = {**environment, "FLOWER_BASIC_AUTH": folder.flower_password()}
-    children["flower"].nice = 10  # a view: a start is not to wait for its imports, nor work for its events
-    web_socket = folder.short / "web.sock"
-    children["web"] = make("web", services.web_at(f"unix:{web_socket}"), ready=partial(programs.accepts, web_socket))
-    children["web"].environment = {**environment, **services.behind_gateway(settings)}
-    gateway = partial(ports.answers, reached_at(host), numbers["web"])
-    children["gateway"] = make("gateway", services.gateway(host, numbers["web"], f"unix:{web_socket}"), ready=gateway)
+        # By this signal its tasks end, but within seconds.
+        add(name, command(settings, f"{name}{suffix}"), end_signal=signal.SIGQUIT, **celery)
+    add("beat", services.beat(settings, folder.run / "beat-schedule"))
+    password = {"FLOWER_BASIC_AUTH": folder.flower_password()}
+    # A view: a start is not to wait for its imports, nor work for its events.
+    add("flower", services.flower("127.0.0.1", numbers["flower"]), password, nice=10)
+    web, port = folder.short / "web.sock", numbers["web"]
+    behind_gateway = services.behind_gateway(settings)
+    add("web", services.web_at(f"unix:{web}"), behind_gateway, ready=partial(programs.accepts, web))
+    answers = partial(ports.answers, reached_at(host), port)
+    add("gateway", services.gateway(host, port, f"unix:{web}"), ready=answers)
     for name in children.keys() - {"redis", "ray"}:
         children[name].fork_server = forks
     return children
@@ -96,24 +106,3 @@ def of(
 def reached_at(host: str) -> str:
     """Return the address at which this machine reaches a server that listens on `host`."""
     return _LOCAL.get(host, host)
-
-
-def _child(
-    folder: DataFolder,
-    environment: dict[str, str],
-    name: str,
-    argv: list[str],
-    *,
-    ready: Callable[[], bool] = lambda: True,
-    grace: float = 5.0,
-) -> ChildProcess:
-    return ChildProcess(
-        name,
-        argv,
-        environment,
-        tag=f"{folder.path}#{name}",
-        log=folder.logs / f"{name}.log",
-        pid_file=folder.run / f"{name}.pid",
-        ready=ready,
-        grace=grace,
-    )

@@ -86,7 +86,7 @@ class ChildProcess:
 
     def signal_end(self) -> None:
         """Send `end_signal` to a process that runs."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.runs():
             self.process.send_signal(self.end_signal)
 
     def runs(self) -> bool:

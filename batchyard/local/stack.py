@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from batchyard import proxies, wording
 from batchyard.endpoints import live_wire
@@ -26,9 +26,6 @@ from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.models import ModelSpec
 from batchyard.settings import Settings
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +124,7 @@ class Stack:
                 self._restart_ended()
         finally:
             self._stop()
-            if self._signals and (unfinished := self._counted(_unfinished)):
+            if self._signals and (unfinished := self._counted("work")):
                 works, them = ("batch or job has", "it") if unfinished == 1 else ("batches and jobs have", "them")
                 start = f"start the stack on {self.folder.path} again"
                 self._say(f"{unfinished:,} {works} not ended: to go on with {them}, {start}.")
@@ -223,7 +220,7 @@ class Stack:
         began, told_at = time.monotonic(), -math.inf
         segments = ""
         if any(child.name == "worker" for child in group):
-            running = self._counted(_running_segments)
+            running = self._counted("segments")
             unknown = "segments unknown: the database is slow"
             segments = unknown if running is None else f"{wording.count(running, 'segment')} running"
         while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
@@ -235,13 +232,16 @@ class Stack:
                 self._tell(f"Stopping: waits for {', '.join(names)}. Ctrl-C again ends all at once.")
             time.sleep(0.02)
 
-    def _counted(self, count: Callable[[Session], int]) -> int | None:
-        """Return what a query counts, 0 if the database is away; None if it is slow."""
+    def _counted(self, what: Literal["segments", "work"]) -> int | None:
+        """Return how much runs or has not ended, 0 if the database is away; None if it is slow."""
         counts: list[int] = []
 
         def query() -> None:
+            from store import segments
             from store.database import Database
+            from store.work import overview
 
+            count = segments.running if what == "segments" else overview.unfinished
             try:
                 with closing(Database(self.settings.database)) as database, database.read() as session:
                     counts.append(count(session))
@@ -262,18 +262,6 @@ class Stack:
             return error.read(1000).decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
-
-
-def _running_segments(session: Session) -> int:
-    from store import segments
-
-    return segments.running(session)
-
-
-def _unfinished(session: Session) -> int:
-    from store.work import overview
-
-    return overview.unfinished(session)
 
 
 def _served_models(settings: Settings) -> dict[str, ModelSpec]:
