@@ -123,10 +123,6 @@ def _copied(path: Path, context: click.Context) -> Path:
     return copy
 
 
-def _as_json(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> str | None:
-    return json.dumps(texts) if texts else None
-
-
 _NULL_VALUE: dict[str, Any] = {
     "multiple": True,
     "metavar": "TEXT",
@@ -139,7 +135,12 @@ prompt_options = add_options(
         "--template",
         help="Prompt of each row: 'Translate {text}', or all columns: {*}. Write {{ and }} for braces.",
     ),
-    click.option("--null-value", "null_values", callback=_as_json, **_NULL_VALUE),
+    click.option(
+        "--null-value",
+        "null_values",
+        callback=lambda _context, _option, texts: json.dumps(texts) if texts else None,
+        **_NULL_VALUE,
+    ),
     click.option("--system", help="System message for prompts."),
     click.option("--temperature", type=float, help="Temperature for prompts; 0 gives the likeliest answer."),
     click.option("--max-tokens", type=click.IntRange(1), help="Maximum tokens of an answer, for prompts."),

@@ -148,7 +148,12 @@ def _records(server: ApiClient, work: _Work, after: float) -> tuple[list[dict[st
     events = [event for event in server.events(work.document["id"]) if event["created_at"] >= after]
     kind = "job" if work.document["id"].startswith("job_") else "batch"
     course = [(float(at), f"{when(at)} {kind}: {name}") for name, at in _course(work.document) if at >= after]
-    happened = [(float(event["created_at"]), f"{when(event['created_at'])} event: {_what(event)}") for event in events]
+    happened = []
+    for event in events:
+        author = event["by"]
+        by = f" by {author['name']}" if author else ""
+        values = f": {given}" if author and (given := changes(event)) else ""
+        happened.append((float(event["created_at"]), f"{when(event['created_at'])} event: {event['type']}{by}{values}"))
     return events, course + happened
 
 
@@ -176,13 +181,6 @@ def _follow(server: ApiClient, name: str, reader: LogLines | None, after: float)
         if work.document["status"] in TERMINAL and time.time() > work.ended:
             return
         time.sleep(POLL_SECONDS)
-
-
-def _what(event: dict[str, Any]) -> str:
-    """Return an event in words: its type, and who did it."""
-    by = f" by {event['by']['name']}" if event["by"] else ""
-    values = changes(event) if event["by"] else ""
-    return f"{event['type']}{by}" + (f": {values}" if values else "")
 
 
 def _course(work: dict[str, Any]) -> list[tuple[str, int]]:

@@ -46,18 +46,13 @@ class _ExperimentCommand(RecipeCommand):
         ]
 
     def settled(self, settings: list[Setting], params: dict[str, Any]) -> list[Setting]:
+        if not self.complete:
+            return settings  # the command shows them, the name of the input among them
         (source,) = (setting for setting in settings if setting.keys == (INPUT,))
         params["source"] = path_of(source)
         if not params["source"].is_file():
             raise ConfigurationError(f"{source.origin}: {INPUT}: there is no file {params['source']}")
         return [setting for setting in settings if setting is not source]
-
-
-class _ConfigCommand(_ExperimentCommand):
-    """The command shows the options, and the name of the input among them."""
-
-    def settled(self, settings: list[Setting], params: dict[str, Any]) -> list[Setting]:
-        return settings
 
 
 _file = click.argument("file", metavar="FILE", type=requests.INPUT_FILE)
@@ -112,4 +107,4 @@ def _show(**fields: Any) -> None:
 
 run = _ExperimentCommand(job_view.EXPERIMENT, _run)
 create = _ExperimentCommand(job_view.EXPERIMENT, _create)
-config_command = _ConfigCommand(job_view.EXPERIMENT, _show, complete=False)
+config_command = _ExperimentCommand(job_view.EXPERIMENT, _show, complete=False)

@@ -57,7 +57,7 @@ class RecipeCommand(click.Command):
         self._recipe_name = recipe or name
         super().__init__(name, callback=callback, help=self._what, short_help=BUILT_IN.get(name))
         self._params: list[click.Parameter] = getattr(callback, "__click_params__", [])[::-1]  # as click's decorators
-        self._complete = complete
+        self.complete = complete
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -82,7 +82,7 @@ class RecipeCommand(click.Command):
         values = {name: ctx.params.pop(name) for name in list(ctx.params) if name.startswith(flags.PREFIX)}
         files = self.files(schema, ctx.params)
         layers = [*files, *flags.layers(schema, values, ctx.params.pop("overrides"))]
-        ctx.params["settings"] = self.settled(config.resolve(schema, layers, complete=self._complete), ctx.params)
+        ctx.params["settings"] = self.settled(config.resolve(schema, layers, complete=self.complete), ctx.params)
         return super().invoke(ctx)
 
     def schema(self, recipe: Mapping[str, Any]) -> Schema:
