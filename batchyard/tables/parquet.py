@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,20 +27,14 @@ FOOTER_BYTES = 8 * 2**20
 _DICTIONARY_PAGE, _DELTA_BYTE_ARRAY = 2, 7
 
 
-@dataclass
-class Opened:
-    """A file whose sizes were checked. `batch`: rows that may be read at once."""
+def rows(
+    file: IO[bytes], max_line_bytes: int, pick: Picked | None = None, max_bytes: int | None = None
+) -> Iterator[dict[str, Any] | None]:
+    """Yield the values of each row by column; None for a row of more than `max_line_bytes`.
 
-    source: pq.ParquetFile
-    needed: list[str]
-    batch: int
-
-
-@contextmanager
-def opened(file: IO[bytes], pick: Picked | None = None, max_bytes: int | None = None) -> Iterator[Opened]:
-    """Open a file and check the sizes of the columns that are needed.
-
-    `max_bytes`: most bytes of their values, decompressed; None: the file is trusted.
+    Args:
+        pick: returns which columns are needed; the others are not read.
+        max_bytes: most bytes of their values, decompressed; None: the file is trusted.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -52,35 +45,29 @@ def opened(file: IO[bytes], pick: Picked | None = None, max_bytes: int | None = 
         names = source.schema_arrow.names
         if len(set(names)) < len(names):
             raise TableError(f"Two columns have one name: {', '.join(names)}")
-        needed, batch = names if pick is None else list(pick(names)), _ROWS
+        needed, at_once, total = names if pick is None else list(pick(names)), _ROWS, 0
         if max_bytes is not None:
             try:
-                dictionaries, batch = _checked(file, source, needed, max_bytes)
+                dictionaries, at_once = _checked(file, source, needed, max_bytes)
             except (TypeError, ValueError, LookupError, OverflowError) as error:  # a footer of other values
                 raise EOFError("its footer or a page header cannot be read") from error
             source = pq.ParquetFile(file, metadata=source.metadata, read_dictionary=dictionaries, **options)
-        yield Opened(source, needed, batch)
+        for batch in source.iter_batches(at_once, columns=needed):
+            size = sum(map(_decoded, batch.columns))
+            total += size
+            if max_bytes is not None and total > max_bytes:
+                raise too_large(max_bytes)
+            # Long rows one by one: in a dictionary they share what each has in Python.
+            parts = [batch] if size <= max_line_bytes else [batch.slice(row, 1) for row in range(batch.num_rows)]
+            for part in parts:
+                if part is not batch and sum(map(_decoded, part.columns)) > max_line_bytes:
+                    yield None
+                    continue
+                cells = [of_arrow(column) for column in part.columns]
+                for values in zip(*cells, strict=True) if cells else [()] * part.num_rows:
+                    yield dict(zip(part.schema.names, values, strict=True))
     except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
         raise TableError(f"The file is not Parquet: {error}") from None
-
-
-def rows(opened: Opened, max_line_bytes: int, max_bytes: int | None) -> Iterator[dict[str, Any] | None]:
-    """Yield the needed values of each row by column; None for a row of more than `max_line_bytes`."""
-    total = 0
-    for batch in opened.source.iter_batches(opened.batch, columns=opened.needed):
-        size = sum(map(_decoded, batch.columns))
-        total += size
-        if max_bytes is not None and total > max_bytes:
-            raise too_large(max_bytes)
-        # Long rows one by one: in a dictionary they share what each has in Python.
-        parts = [batch] if size <= max_line_bytes else [batch.slice(row, 1) for row in range(batch.num_rows)]
-        for part in parts:
-            if part is not batch and sum(map(_decoded, part.columns)) > max_line_bytes:
-                yield None
-                continue
-            cells = [of_arrow(column) for column in part.columns]
-            for values in zip(*cells, strict=True) if cells else [()] * part.num_rows:
-                yield dict(zip(part.schema.names, values, strict=True))
 
 
 def too_large(max_bytes: int) -> TableError:

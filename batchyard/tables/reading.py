@@ -65,12 +65,11 @@ def rows(
     Raises TableError: the rest of the file cannot be read.
     """
     if kind == "parquet":
-        with parquet.opened(file, pick, max_bytes) as opened:
-            for number, values in enumerate(parquet.rows(opened, max_line_bytes, max_bytes), 1):
-                if values is None:
-                    yield TableRow(number, {}, f"is longer than {max_line_bytes} bytes", "line_too_long")
-                else:
-                    yield TableRow(number, values)
+        for number, values in enumerate(parquet.rows(file, max_line_bytes, pick, max_bytes), 1):
+            if values is None:
+                yield TableRow(number, {}, f"is longer than {max_line_bytes} bytes", "line_too_long")
+            else:
+                yield TableRow(number, values)
         return
     lines = _Lines(file, max_line_bytes)
     if kind in DELIMITERS:
