@@ -30,6 +30,7 @@ from batchyard.cli.options import (
     stack_options,
 )
 from batchyard.cli.output import lines_of, say, when
+from batchyard.cli.requests import Window
 from batchyard.client.address import configured_url
 from batchyard.client.api import ApiClient
 from batchyard.errors import ConfigurationError, NotFoundError
@@ -190,7 +191,9 @@ _caps = add_options(
 @click.option("--project", required=True, help="Project of the key; created if it does not exist.")
 @click.option("--admin", is_flag=True, help="Let the key manage the deployment, too.")
 @click.option("--label", help="Owner or purpose of the key.")
-@click.option("--expires-after", metavar="DURATION", help="Lifetime of the key, such as 90d [no expiry].")
+@click.option(
+    "--expires-after", metavar="DURATION", type=Window(), help="Lifetime of the key, such as 90d [no expiry]."
+)
 @_caps
 @server_options
 def create_key(
@@ -206,10 +209,6 @@ def create_key(
 
     The key belongs to the server at BATCHYARD_URL, or to the database of --data or DATABASE_URL.
     """
-    try:
-        seconds = durations.seconds(expires_after) if expires_after else None
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--expires-after") from None
     limits = {name: limit for name, text in given.items() if (limit := _limit(text, name)) is not None}
     if server := remote(data):
         fields = {"project": project, "admin": admin, "label": label, "expires_after": expires_after}
@@ -219,6 +218,7 @@ def create_key(
 
         is_folder = data is not None and data.is_dir()
         with local_database(data, new=is_folder) as database, database.write() as session:
+            seconds = durations.seconds(expires_after) if expires_after else None
             new_key = keys.create(session, project, admin=admin, label=label, expires_after=seconds)
             shown = {"project": project, "label": label, "admin": admin}
             events.act(session, keys.terminal(session, project), "key.created", new_key.id, **shown)

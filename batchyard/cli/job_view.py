@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from batchyard import durations, wording
 from batchyard.cli import view
 from batchyard.cli.output import lines_of, plain, when
-from batchyard.client.progress import bar, labelled, percent
+from batchyard.client.progress import JOB_LABEL, bar, counts, labelled, percent
 
-STATES = "completed/failed/stuck/total"
 EXPERIMENT, TUNE = "experiment", "tune"
 
 
@@ -30,7 +29,7 @@ def kind_of(job: Mapping[str, Any]) -> JobKind:
 
 def facts(job: dict[str, Any]) -> str:
     """All facts of one job, one a line, and its stages."""
-    ours, counts, usage = job["batchyard"], job["request_counts"], job["usage"]
+    ours, numbers, usage = job["batchyard"], job["request_counts"], job["usage"]
     text = lines_of(
         ["", ""],
         [
@@ -41,9 +40,9 @@ def facts(job: dict[str, Any]) -> str:
             ("on hold", ours["held"]),
             ("engine deaths", view.deaths(ours)),
             ("progress", bar(job)),
-            (STATES, _counts(job)),
+            (JOB_LABEL, counts(job)),
             *((("of the answers", flaws),) if (flaws := wording.flaws(ours)) else ()),
-            ("expired, cancelled", f"{counts['expired']}, {counts['cancelled']}"),
+            ("expired, cancelled", f"{numbers['expired']}, {numbers['cancelled']}"),
             ("waiting for a verdict", ours["waiting_for_verdict"] or None),
             ("tokens in, out", f"{usage['input_tokens']}, {usage['output_tokens']}"),
             ("cost", view.cost(ours)),
@@ -60,10 +59,10 @@ def facts(job: dict[str, Any]) -> str:
 
 def overview(jobs: Sequence[dict[str, Any]]) -> str:
     return lines_of(
-        ["job", "recipe", "name", "status", "done", STATES, "eta", "sla", "created"],
+        ["job", "recipe", "name", "status", "done", JOB_LABEL, "eta", "sla", "created"],
         [
             (
-                *(job["id"], job["recipe"], job["name"], view.status(job), percent(job), _counts(job)),
+                *(job["id"], job["recipe"], job["name"], view.status(job), percent(job), counts(job)),
                 *(view.eta(job), view.sla(job), when(job["created_at"])),
             )
             for job in jobs
@@ -85,7 +84,7 @@ def brief(job: dict[str, Any]) -> str:
 def _progress(job: dict[str, Any], separator: str) -> str:
     remaining, held = view.remaining(job), plain(job["batchyard"]["held"] or "")
     parts = (remaining and f"done in {remaining}", held and f"on hold: {held}", view.sla(job))
-    line = f"{view.status(job, width=11)}  {bar(job)}{labelled(job, _counts(job), STATES)}"
+    line = f"{view.status(job, width=11)}  {bar(job)}{labelled(job)}"
     return line + separator + ", ".join(filter(None, parts))
 
 
@@ -97,22 +96,22 @@ def summary(job: dict[str, Any]) -> str:
 
 def ended(job: dict[str, Any]) -> str:
     """How the items of a job have ended, on one line."""
-    counts, items = job["request_counts"], kind_of(job).items
+    numbers, items = job["request_counts"], kind_of(job).items
     simulated = " (simulated)" if job["batchyard"]["simulated"] else ""
-    if not counts["total"]:
+    if not numbers["total"]:
         return f"No {items} ran: {job['id']}"
-    others = "".join(f", {counts[state]} {state}" for state in ("failed", "stuck") if counts[state])
-    return f"{counts['completed']} of {counts['total']} {items} completed{others}{simulated}: {job['id']}"
+    others = "".join(f", {numbers[state]} {state}" for state in ("failed", "stuck") if numbers[state])
+    return f"{numbers['completed']} of {numbers['total']} {items} completed{others}{simulated}: {job['id']}"
 
 
 def children(job: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> str:
     """A table of the jobs that a job has started, oldest first; empty if it has started none."""
     rows = [
-        (*(one["batchyard"]["child_key"], view.status(one), percent(one), _counts(one)), view.eta(one), one["id"])
+        (*(one["batchyard"]["child_key"], view.status(one), percent(one), counts(one)), view.eta(one), one["id"])
         for one in sorted(jobs, key=lambda one: str(one["id"]))
     ]
     reused = job["batchyard"]["counters"].get("taken")
-    parts = [lines_of(["child", "status", "done", STATES, "eta", "job"], rows)] if rows else []
+    parts = [lines_of(["child", "status", "done", JOB_LABEL, "eta", "job"], rows)] if rows else []
     return "\n".join([*parts, *([f"taken from earlier jobs: {reused}"] if reused else [])])
 
 
@@ -154,11 +153,6 @@ def metrics(job: dict[str, Any], *, whole: bool = True) -> str:
     """A table of the metrics; empty if there are none. Without `whole` those of parts are left out."""
     rows = list(_metrics(job["batchyard"]["metrics"] or {}, whole=whole))
     return lines_of(["metric", "value", "n"], rows) if rows else ""
-
-
-def _counts(job: dict[str, Any]) -> str:
-    counts = job["request_counts"]
-    return f"{counts['completed']}/{counts['failed']}/{counts['stuck']}/{counts['total']}"
 
 
 def _metrics(values: Mapping[str, Any], above: str = "", *, whole: bool) -> Iterator[tuple[str, str, int | None]]:

@@ -335,10 +335,6 @@ def created(server: ApiClient, file: Path, fields: Mapping[str, Any], model: str
 def save(server: ApiClient, file_id: str | None, to: Path) -> None:
     """Write a result file; an empty one if the batch has none."""
     try:
-        if file_id is None:
-            with output_files.written(to) as part:
-                part.touch()
-        else:
-            server.download(file_id, to)
+        server.download(file_id, to)
     except OSError as error:
         raise ConfigurationError(f"{to}: {error.strerror}; name a file that can be written") from error

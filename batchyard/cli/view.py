@@ -94,7 +94,7 @@ def progress(batch: dict[str, Any]) -> str:
         (died := deaths(ours)) and f"engine deaths: {died}",
         sla(batch),
     )
-    line = f"{status(batch, width=11)}  {bar(batch)}{labelled(batch, counts(batch))}"
+    line = f"{status(batch, width=11)}  {bar(batch)}{labelled(batch)}"
     return line + "\n" + ", ".join(filter(None, parts))
 
 

@@ -185,10 +185,10 @@ class ApiClient:
     def content(self, file_id: str) -> bytes:
         return b"".join(self.chunks(file_id))
 
-    def download(self, file_id: str, to: Path) -> None:
-        """Stream a file's content to `to`, which appears whole or not at all. Raises OSError."""
+    def download(self, file_id: str | None, to: Path) -> None:
+        """Stream a file's content, none of None, to `to`, which appears whole or not at all. Raises OSError."""
         with output_files.written(to) as part, part.open("wb") as stream:
-            stream.writelines(self.chunks(file_id))
+            stream.writelines(() if file_id is None else self.chunks(file_id))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Send a live request that is streamed, and yield the data of its events.

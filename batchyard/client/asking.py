@@ -23,7 +23,7 @@ from batchyard.client import answers, resume
 from batchyard.client.answers import RowAnswer
 from batchyard.client.api import ApiClient, connect, uploaded
 from batchyard.client.frames import Column, Frame
-from batchyard.client.progress import bar, counts, follow, labelled, problems
+from batchyard.client.progress import bar, follow, labelled, problems
 from batchyard.errors import ConfigurationError, NotFoundError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError
@@ -159,7 +159,7 @@ def ask(
         click.echo(f"model {spec['id']} is simulated: no model has made these answers", err=True)
     with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
         files = _files(lines, Path(folder), how.name)
-        call = _Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl")
+        call = _Call(server, spec, endpoint, results, how)
         again = "--again" if _in_terminal() else "again=True"
         remedy = f"{again} computes all of it anew" if how.progress else None
         batches = [batch for file in files for batch in call.batches(file, remedy)]
@@ -206,7 +206,7 @@ def plan_rows(
             raise ConfigurationError(f"no row can be sent; {results.unusable or 'all have an empty cell'}")
         if len(results) > MAX_REQUESTS or file.stat().st_size > MAX_BYTES:
             raise ConfigurationError(f"the rows do not fit in one batch; plan at most {MAX_REQUESTS:,} of them")
-        batch = next(_Call(server, spec, endpoint, results, how, Path(folder) / "answers.jsonl").batches(file, None))
+        batch = next(_Call(server, spec, endpoint, results, how).batches(file, None))
     return report(server, sampled(server, batch))
 
 
@@ -401,7 +401,6 @@ class _Call:
     endpoint: str
     results: RowResults
     how: CallOptions
-    scratch: Path
 
     def __post_init__(self) -> None:
         self._earlier = resume.Earlier(() if self.how.again else self.server.batches())
@@ -449,9 +448,7 @@ class _Call:
             self.results.flaws[name] += batch["batchyard"].get(name, 0)
         for file_id in filter(None, (batch["output_file_id"], batch["error_file_id"])):
             with suppress(NotFoundError):
-                self.server.download(file_id, self.scratch)
-                with self.scratch.open("rb") as lines:
-                    self.results.take(lines)
+                self.results.take(self.server.lines(file_id))
 
 
 def _row(custom_id: str) -> int:
@@ -486,5 +483,5 @@ def _wait(server: ApiClient, batches: Iterable[dict[str, Any]], progress: bool) 
 
 def _drawn(sums: dict[str, Any]) -> str:
     eta = sums["eta_seconds"]
-    text = f"{sums['status']:11}  {bar(sums)}{labelled(sums, counts(sums))}"
+    text = f"{sums['status']:11}  {bar(sums)}{labelled(sums)}"
     return text if eta is None else f"{text}  done in {durations.text(eta)}"

@@ -330,23 +330,21 @@ class CascadeResults(TextResults):
         """Run the job, or take up an earlier one. All requests have the same parameters."""
         server = how.connected()
         with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
-            file, answers_file = Path(folder) / f"{how.name}.jsonl", Path(folder) / ANSWERS
+            file = Path(folder) / f"{how.name}.jsonl"
             parameters = self._write(file, rows, make)
             if parameters is None:
                 raise ConfigurationError(f"no row can be sent; {self.unusable or 'all have an empty cell'}")
             job = _job(server, file, how, {"model": model, "sampling": parameters, **self._options})
-            artifact = next((each for each in job["batchyard"]["artifacts"] if each["name"] == ANSWERS), None)
-            if artifact is None or _is_unfinished(job):
-                reasons = [*problems(job, 1), *(warning["message"] for warning in job["batchyard"]["warnings"])]
-                reason = "; ".join(reasons) or "no reason"
-                raise RequestError(f"job {job['id']} of the rows is {job['status']}: {reason}")
-            server.download(artifact["file_id"], answers_file)
-            with answers_file.open("rb") as lines:
-                for line in (json_lines.loads(line) for line in lines):
-                    name, failure = line["custom_id"], line["error"]
-                    why = f"{failure['code']}: {failure['message']}" if failure else None
-                    answer = RowAnswer(name, None if failure else line, why, line["tokens"])
-                    self.record(int(name.removeprefix("row-")), answer)
+        artifact = next((each for each in job["batchyard"]["artifacts"] if each["name"] == ANSWERS), None)
+        if artifact is None or _is_unfinished(job):
+            reasons = [*problems(job, 1), *(warning["message"] for warning in job["batchyard"]["warnings"])]
+            reason = "; ".join(reasons) or "no reason"
+            raise RequestError(f"job {job['id']} of the rows is {job['status']}: {reason}")
+        for line in (json_lines.loads(line) for line in server.lines(artifact["file_id"])):
+            name, failure = line["custom_id"], line["error"]
+            why = f"{failure['code']}: {failure['message']}" if failure else None
+            answer = RowAnswer(name, None if failure else line, why, line["tokens"])
+            self.record(int(name.removeprefix("row-")), answer)
         self.close()
         metrics, simulated = job["batchyard"]["metrics"], " (simulated)" if job["batchyard"]["simulated"] else ""
         proxy = metrics.get("chosen_proxy", self._options["proxy"] or self._options["embedding"])

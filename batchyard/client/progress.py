@@ -16,8 +16,8 @@ POLL_SECONDS = 0.5
 LINE_SECONDS = 10.0
 AWAY_SECONDS = 120.0
 BAR_WIDTH = 24
-LABEL = "answered/failed/total"
-"""What `counts` are of."""
+LABEL, JOB_LABEL = "answered/failed/total", "completed/failed/stuck/total"
+"""What the `counts` of batches and of jobs are of."""
 PROBLEMS = 20
 """Errors of a file that are listed."""
 
@@ -91,14 +91,15 @@ def bar(batch: dict[str, Any]) -> str:
     return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {percent(batch) or '-'}"
 
 
-def counts(batch: dict[str, Any]) -> str:
-    requests = batch["request_counts"]
-    return f"{requests['completed']}/{requests['failed']}/{requests['total']}"
+def counts(document: dict[str, Any]) -> str:
+    numbers = document["request_counts"]
+    return "/".join(str(numbers[state]) for state in ("completed", "failed", "stuck", "total") if state in numbers)
 
 
-def labelled(document: dict[str, Any], counts: str, label: str = LABEL) -> str:
+def labelled(document: dict[str, Any]) -> str:
     """Return counts with what they are of; empty while a batch's or a job's lines are not counted yet."""
-    return f"  {counts} {label}" if document["request_counts"]["total"] else ""
+    label = JOB_LABEL if "stuck" in document["request_counts"] else LABEL
+    return f"  {counts(document)} {label}" if document["request_counts"]["total"] else ""
 
 
 def problems(batch: dict[str, Any], limit: int = PROBLEMS) -> list[str]:

@@ -62,22 +62,17 @@ def download(server: ApiClient, name: str, folder: Path) -> dict[str, Any]:
     for artifact, one in artifacts.items():
         server.download(one["file_id"], folder / artifact)
     hashes = {artifact: artifacts[artifact]["sha256"] for artifact in (MANIFEST, ENVELOPE) if artifact in artifacts}
-    written = {"id": record["id"], "sha256": hashes, "earlier": _download_earlier(server, folder)}
+    earlier, left = list[str](), [MANIFEST]
+    while left:
+        for file, one in _earlier(json.loads((folder / left.pop()).read_bytes())):
+            with suppress(NotFoundError):  # it was deleted or has expired
+                if file not in earlier:
+                    server.download(one["file_id"], folder / file)
+                    earlier.append(file)
+                    left.append(file)
+    written = {"id": record["id"], "sha256": hashes, "earlier": earlier}
     (folder / RECORD).write_text(json.dumps(written, indent=2) + "\n")
     return record
-
-
-def _download_earlier(server: ApiClient, folder: Path) -> list[str]:
-    """Download the manifests of a chain as far as the server has them, and return their names."""
-    names, left = list[str](), [MANIFEST]
-    while left:
-        for name, one in _earlier(json.loads((folder / left.pop()).read_bytes())):
-            with suppress(NotFoundError):  # it was deleted or has expired
-                if name not in names:
-                    server.download(one["file_id"], folder / name)
-                    names.append(name)
-                    left.append(name)
-    return names
 
 
 def _earlier(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -86,5 +86,5 @@ class EngineServer:
         self.made.append(batch)
         return batch
 
-    def download(self, file_id: str, to: Path) -> None:
-        to.write_bytes(self._files[file_id])
+    def lines(self, file_id: str) -> list[bytes]:
+        return self._files[file_id].splitlines()

@@ -116,13 +116,12 @@ class Server:
             "batchyard": {"warnings": []},
         }
 
-    def download(self, file_id: str, to: Path) -> None:
-        with to.open("wb") as file:
-            for line in self.files[file_id].splitlines():
-                request = json.loads(line)
-                choice = {"message": request["body"]["messages"][-1], "finish_reason": "stop"}
-                response = {"status_code": 200, "body": {"choices": [choice], "usage": {"completion_tokens": 1}}}
-                file.write(orjson.dumps({"custom_id": request["custom_id"], "response": response}) + b"\n")
+    def lines(self, file_id: str) -> Iterator[bytes]:
+        for line in self.files[file_id].splitlines():
+            request = json.loads(line)
+            choice = {"message": request["body"]["messages"][-1], "finish_reason": "stop"}
+            response = {"status_code": 200, "body": {"choices": [choice], "usage": {"completion_tokens": 1}}}
+            yield orjson.dumps({"custom_id": request["custom_id"], "response": response})
 
     def start(self, file: Path, form: dict[str, str], *, dry_run: bool = False) -> dict[str, Any]:
         fields = {**form, "file": (io.BytesIO(file.read_bytes()), file.name)}

@@ -19,6 +19,7 @@ from batchyard.cli import completion
 from batchyard.cli.console.records import changes
 from batchyard.cli.options import connect, load_settings, server_options
 from batchyard.cli.output import lines_of, plain, say, when
+from batchyard.cli.requests import Window
 from batchyard.cli.watch import interruptible
 from batchyard.client import progress
 from batchyard.client.address import LOOPBACK
@@ -63,7 +64,7 @@ class _Work:
 @click.command()
 @click.argument("name", metavar="BATCH|JOB", shell_complete=completion.batches)
 @click.option("--follow", is_flag=True, help="Keep printing until the batch or job ends.")
-@click.option("--since", metavar="DURATION", help="Maximum age of entries, such as 10m.")
+@click.option("--since", metavar="DURATION", type=Window(), help="Maximum age of entries, such as 10m.")
 @server_options
 def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json: bool) -> None:
     """Show the history, segments and errors of a batch or job.
@@ -74,10 +75,7 @@ def logs(name: str, follow: bool, since: str | None, data: Path | None, as_json:
 
     if follow and as_json:
         raise click.UsageError("--follow prints lines for people, and does not go with --json")
-    try:
-        after = time.time() - durations.seconds(since) if since else 0.0
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--since") from None
+    after = time.time() - durations.seconds(since) if since else 0.0
     server = connect(data)
     folder = load_settings(data=data).data
     reader: LogLines | None = None

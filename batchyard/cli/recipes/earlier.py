@@ -1,7 +1,5 @@
 """The earlier job of a command that is run again: taken up, or the source of a new one's answers."""
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import click
@@ -52,12 +50,8 @@ def _has_passing_error(server: ApiClient, batch_id: str) -> bool:
     from batchyard import json_lines
     from batchyard.endpoints import output_lines
 
-    file_id = server.batch(batch_id)["error_file_id"]
-    with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
-        file = Path(folder) / "errors.jsonl"
-        try:
-            server.download(file_id, file)
-        except NotFoundError:  # nobody knows any more
-            return False
-        with file.open("rb") as lines:
-            return any(output_lines.is_passing(json_lines.loads(line)) for line in lines)
+    lines = server.lines(server.batch(batch_id)["error_file_id"])
+    try:
+        return any(output_lines.is_passing(json_lines.loads(line)) for line in lines)
+    except NotFoundError:  # nobody knows any more
+        return False

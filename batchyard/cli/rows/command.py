@@ -156,11 +156,13 @@ def output_options(what: str) -> Callable[[Callable[..., Any]], Callable[..., An
     )
 
 
-common_options = add_options(
-    click.option("--prefix", default="", help="Prefix for new columns whose names FILE already has."),
+shared_options = add_options(
     requests.null_values_option,
     requests.window_option,
     click.option("--again", is_flag=True, help="Ignore earlier answers and recompute."),
     stack_options,
 )
-"""The other options of RowsCommand."""
+"""The other options of RowsCommand but `prefix`, which is for commands that add columns to FILE's."""
+common_options = add_options(
+    click.option("--prefix", default="", help="Prefix for new columns whose names FILE already has."), shared_options
+)

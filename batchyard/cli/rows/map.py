@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from batchyard.cli import requests
-from batchyard.cli.options import stack_options
-from batchyard.cli.rows.command import RowsCommand, common_options, output_options, source_and_output
+from batchyard.cli.rows.command import RowsCommand, common_options, output_options, shared_options, source_and_output
 from batchyard.errors import ConfigurationError
 
 
@@ -117,10 +116,7 @@ def filter_(template: str, **shared: Any) -> None:
 @click.option("--sample", type=click.IntRange(0), default=1000, show_default=True,
               help="Random other pairs for --model, to bound the matches among them.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Seed of this sample.")
-@requests.null_values_option
-@requests.window_option
-@click.option("--again", is_flag=True, help="Ignore earlier answers and recompute.")
-@stack_options
+@shared_options
 def match_(other: Path, template: str, embed: str | None, **shared: Any) -> None:
     """Find the pairs of rows of two tables to which a model says yes.
 

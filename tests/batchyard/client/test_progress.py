@@ -52,9 +52,9 @@ def test_several_batches_are_awaited_until_the_last_has_ended(capsys: pytest.Cap
 
 
 def test_counts_say_what_they_are_of_and_are_left_out_before_there_are_any() -> None:
-    assert progress.labelled(batch("in_progress", 1), "1/0/3") == "  1/0/3 answered/failed/total"
+    assert progress.labelled(batch("in_progress", 1)) == "  1/0/3 answered/failed/total"
     validating = {"request_counts": {"total": 0, "completed": 0, "failed": 0}}
-    assert progress.labelled(validating, "0/0/0") == ""
+    assert progress.labelled(validating) == ""
 
 
 def test_a_quiet_wait_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -42,10 +41,10 @@ class Server:
     def batch(self, batch_id: str) -> dict[str, Any]:
         return {"id": batch_id, "error_file_id": "file_1"}
 
-    def download(self, file_id: str, to: Path) -> None:
+    def lines(self, file_id: str) -> Iterator[bytes]:
         if self._errors is None:
             raise NotFoundError(f"No file {file_id}.")
-        to.write_text("".join(f"{line}\n" for line in self._errors))
+        yield from map(str.encode, self._errors)
 
 
 def found(*jobs: dict[str, Any], errors: list[str] | None = None) -> tuple[str | None, str | None]:
