@@ -15,6 +15,15 @@ from batchyard.local.fork_server import ForkServer
 from batchyard.local.process import ChildProcess
 from batchyard.settings import Settings, environment_name
 
+_RAY = {
+    # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
+    "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+    # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
+    "SPT_NOENV": "1",
+}
 _LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -50,13 +59,7 @@ def of(
         **proxies.sparing(os.environ),
         **services.import_path(),
         **services.RAY_ENVIRONMENT,
-        # Without it Ray takes 127.0.0.1 for this machine's outward address, and listens there.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_ROTATION_MAX_BYTES": str(16 * 1024 * 1024),
-        "RAY_ROTATION_BACKUP_COUNT": "1",
-        "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
-        # Ray's process titles would overwrite the environment, by which `process.tagged` finds them.
-        "SPT_NOENV": "1",
+        **_RAY,
     }
     if "ray_address" not in explicit:  # whoever reaches Ray can run code, and every user of this machine does
         environment |= folder.ray_access()
