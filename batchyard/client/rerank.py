@@ -15,6 +15,7 @@ from batchyard.client import asking, frames
 from batchyard.client.api import ApiClient
 from batchyard.client.asking import RowResults, Values
 from batchyard.client.frames import Column
+from batchyard.endpoints.bodies.scoring import bare
 from batchyard.endpoints.catalog import RERANK
 from batchyard.errors import ConfigurationError
 from batchyard.tables import cells
@@ -48,7 +49,7 @@ def rerank(
 
     Args:
         queries: a text, or a column or list of them.
-        documents: a list of texts for all queries, or a column or list with a list for each of them.
+        documents: a list of texts, or objects with a `text`, for all queries, or a column or list with a list for each.
         model: one that serves /v1/rerank: a cross-encoder, or a model of vectors, whose cosines are the scores.
         top: how many of each query's documents come back; all by default.
         window, again, progress, server: as `map` has them.
@@ -92,7 +93,7 @@ def pairs(queries: Any, documents: Any) -> list[Values]:
     """Return a row for each query, with its documents. Raises ConfigurationError if their numbers differ."""
     texts = [queries] if isinstance(queries, str) else _values(queries, "queries")
     lists = _values(documents, "documents")
-    if all(isinstance(document, str) for document in lists):
+    if all(isinstance(document, str | Mapping) for document in lists):
         lists = [lists] * len(texts)
     if len(lists) != len(texts):
         there = f"{len(lists)} lists for {len(texts)} queries"
@@ -110,7 +111,7 @@ def request(values: Values) -> dict[str, Any]:
         raise CellError("is empty", "empty_value", "documents")
     if not isinstance(texts, list):
         raise CellError("holds no list of texts", column="documents")
-    documents = [cells.text(document, "documents") for document in texts]
+    documents = [cells.text(bare(document), "documents") for document in texts]
     return {"query": cells.text(values["query"], "query"), "documents": documents}
 
 

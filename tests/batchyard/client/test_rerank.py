@@ -13,7 +13,7 @@ from batchyard.tables.cells import CellError
 
 
 def test_queries_share_documents_or_have_a_list_each() -> None:
-    assert pairs("one", ["a", "b"]) == [{"query": "one", "documents": ["a", "b"]}]
+    assert pairs("one", ["a", {"text": "b"}]) == [{"query": "one", "documents": ["a", {"text": "b"}]}]
     shared = pairs(pd.Series(["one", "two"]), ("a", "b"))
     assert [row["documents"] for row in shared] == [["a", "b"]] * 2
     assert pairs(["one", "two"], [["a"], ["b"]])[1] == {"query": "two", "documents": ["b"]}
@@ -26,8 +26,11 @@ def test_lists_that_are_not_as_many_as_queries_are_refused() -> None:
         pairs(["a", "b"], "c")
 
 
-@pytest.mark.parametrize("documents", [["a", "b"], ("a", "b"), pd.Series(["a", "b"]).to_numpy(), '["a", "b"]'])
-def test_documents_are_a_list_or_json_of_one(documents: Any) -> None:
+@pytest.mark.parametrize(
+    "documents",
+    [["a", "b"], ("a", "b"), pd.Series(["a", "b"]).to_numpy(), '["a", "b"]', [{"text": "a", "id": 7}, {"text": "b"}]],
+)
+def test_documents_are_a_list_of_texts_or_of_objects_with_one_or_json(documents: Any) -> None:
     assert request({"query": "q", "documents": documents}) == {"query": "q", "documents": ["a", "b"]}
 
 
