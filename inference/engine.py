@@ -207,7 +207,7 @@ class Engine(Capabilities):
         """
         whole = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         answer = await self.answer(endpoint, whole)
-        return answer if answer.status_code != 200 or answer.body is None else _events(endpoint, body, answer.body)
+        return streamed(endpoint, body, answer)
 
     def measure(self, progress: RequestProgress) -> None:
         """Bring the progress of a request that runs up to date, if the engine can tell."""
@@ -227,6 +227,11 @@ class Engine(Capabilities):
     @abstractmethod
     async def stop(self) -> None:
         """Free everything. End the engine's processes."""
+
+
+def streamed(endpoint: str, request: dict[str, Any], answer: EngineAnswer) -> EngineAnswer | AsyncGenerator[bytes]:
+    """Return a whole answer to a request as events; one that refuses it as it is."""
+    return answer if answer.status_code != 200 or answer.body is None else _events(endpoint, request, answer.body)
 
 
 async def _events(endpoint: str, request: dict[str, Any], body: dict[str, Any]) -> AsyncGenerator[bytes]:

@@ -11,7 +11,7 @@ from batchyard.statuses import Priority, Status
 from tasks.scheduling.states import StateName
 from tasks.steps.verify import SampleOptions
 from webapp.wire import fields
-from webapp.wire.lists import ListPage, ListQuery, QueryParams
+from webapp.wire.lists import Deleted, ListPage, ListQuery, QueryParams
 from webapp.wire.work import BatchError, Cost, ListResults, WorkExtension, WorkObject
 
 
@@ -324,10 +324,8 @@ class BatchObject(WorkObject):
     batchyard: Extension
 
 
-class BatchDeleted(BaseModel):
-    id: str
+class BatchDeleted(Deleted):
     object: Literal["batch"] = "batch"
-    deleted: Literal[True] = True
 
 
 BatchPage = ListPage[BatchObject]

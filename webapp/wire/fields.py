@@ -2,10 +2,10 @@
 
 import unicodedata
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from batchyard import durations, json_lines
 from batchyard.settings import readable
@@ -80,6 +80,19 @@ class StrictBody(BaseModel):
     """Refuse unknown fields of a body: a misspelt one must not be lost in silence."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class OneOf(StrictBody):
+    """Has one of `choices`."""
+
+    choices: ClassVar[tuple[str, ...]]
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if [getattr(self, name) for name in self.choices].count(None) != len(self.choices) - 1:
+            *names, last = map(repr, self.choices)
+            raise ValueError(f"name one of {', '.join(names)} and {last}")
+        return self
 
 
 class ExpiresAfter(StrictBody):

@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from store.intake.uploads import UploadStatus
 from webapp.wire.fields import ExpiresAfter, Id, StrictBody, declare_file, from_json_text
-from webapp.wire.lists import ListPage, ListQuery
+from webapp.wire.lists import Deleted, ListPage, ListQuery
 
 UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 
@@ -23,10 +23,8 @@ class FileObject(BaseModel):
     status_details: None = None
 
 
-class FileDeleted(BaseModel):
-    id: str
+class FileDeleted(Deleted):
     object: Literal["file"] = "file"
-    deleted: Literal[True] = True
 
 
 FilePage = ListPage[FileObject]

@@ -1,48 +1,38 @@
 """The models of /v1/jobs, and of /v1/recipes, the programs that jobs can run."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, RootModel, StringConstraints, model_validator
+from pydantic import BaseModel, Field, RootModel, StringConstraints
 
 from batchyard.statuses import RETRIABLE_STATES, JobStatus, RetriableState
 from store.jobs.dependencies import MAX_DEPENDENCIES, When
 from webapp.wire import fields
 from webapp.wire.batches import PlanState, PlanSummary
-from webapp.wire.lists import ListPage, QueryParams
+from webapp.wire.lists import Deleted, ListPage, QueryParams
 from webapp.wire.start import CostEstimate
 from webapp.wire.work import BatchErrors, Cost, Usage, WorkExtension, WorkObject
 
 MAX_INLINE = 1000
 
 
-class JobArtifactName(fields.StrictBody):
+class JobArtifactName(fields.OneOf):
     """A file that an ended batch or job has produced, by its name there."""
 
+    choices = ("job_id", "batch_id")
     job_id: fields.Id | None = None
     batch_id: fields.Id | None = None
     name: str = Field(strict=True, max_length=128)
 
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.job_id is None) == (self.batch_id is None):
-            raise ValueError("name one of 'job_id' and 'batch_id'")
-        return self
 
-
-class JobInput(fields.StrictBody):
+class JobInput(fields.OneOf):
     """Where the items come from: one of these."""
 
+    choices = ("artifact", "prompts", "items")
     artifact: JobArtifactName | None = None
     prompts: list[Annotated[str, StringConstraints(strict=True)]] | None = Field(
         None, min_length=1, max_length=MAX_INLINE
     )
     items: list[fields.JsonObject] | None = Field(None, min_length=1, max_length=MAX_INLINE)
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if [self.artifact, self.prompts, self.items].count(None) != 2:
-            raise ValueError("name one of 'artifact', 'prompts' and 'items'")
-        return self
 
 
 class JobOptions(fields.StrictBody):
@@ -193,10 +183,8 @@ class JobObject(WorkObject):
     batchyard: JobExtension
 
 
-class JobDeleted(BaseModel):
-    id: str
+class JobDeleted(Deleted):
     object: Literal["job"] = "job"
-    deleted: Literal[True] = True
 
 
 JobPage = ListPage[JobObject]

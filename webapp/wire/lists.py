@@ -18,6 +18,11 @@ class ListQuery(QueryParams):
     limit: int = Field(20, ge=1, le=100)
 
 
+class Deleted(BaseModel):
+    id: str
+    deleted: Literal[True] = True
+
+
 class ListPage(BaseModel, Generic[Item]):
     """A page of a list; `after=last_id` asks for the next one."""
 

@@ -9,7 +9,7 @@ from batchyard.statuses import AfterDeath
 from tasks.execution.engine_status import EngineStatus
 from tasks.live.traffic import LiveTraffic
 from webapp.wire.fields import StrictBody
-from webapp.wire.lists import ListPage
+from webapp.wire.lists import Deleted, ListPage
 
 
 class ListModels(BaseModel):
@@ -83,10 +83,8 @@ class ModelChanged(ModelObject):
     )
 
 
-class ModelRemoved(BaseModel):
-    id: str
+class ModelRemoved(Deleted):
     object: Literal["model"] = "model"
-    deleted: Literal[True] = True
 
 
 class ModelsReloaded(BaseModel):

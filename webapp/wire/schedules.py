@@ -1,14 +1,14 @@
 """The models of /v1/schedules."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints
 
 from store.schedules import CatchUp, Overlap, State
 from webapp.wire.batches import ScheduledBatch
-from webapp.wire.fields import Name, StrictBody
+from webapp.wire.fields import Name, OneOf, StrictBody
 from webapp.wire.jobs import JobArtifactName, JobOptions
-from webapp.wire.lists import ListPage
+from webapp.wire.lists import Deleted, ListPage
 
 Expression = Annotated[str, StringConstraints(strict=True, max_length=128)]
 TimeZone = Annotated[str, StringConstraints(strict=True, max_length=64)]
@@ -58,19 +58,18 @@ class ScheduleObject(BaseModel):
     last_run: ScheduleRunObject | None
 
 
-class ScheduleDeleted(BaseModel):
-    id: str
+class ScheduleDeleted(Deleted):
     object: Literal["schedule"] = "schedule"
-    deleted: Literal[True] = True
 
 
 SchedulePage = ListPage[ScheduleObject]
 ScheduleRunPage = ListPage[ScheduleRunObject]
 
 
-class ScheduleInput(StrictBody):
+class ScheduleInput(OneOf):
     """What each run is made of: one of these."""
 
+    choices = ("file_id", "artifact", "template", "url", "watch")
     file_id: str | None = Field(
         None, strict=True, max_length=64, description="an uploaded batch file, or the rows of a job"
     )
@@ -81,7 +80,6 @@ class ScheduleInput(StrictBody):
         description="a batch file's text, or the rows of a job as JSON lines, with {{date}}, {{datetime}} and "
         "{{scheduled_at}}, which each run fills",
     )
-
     url: str | None = Field(
         None,
         strict=True,
@@ -96,12 +94,6 @@ class ScheduleInput(StrictBody):
         description="objects of a folder that the operator allows for input and output, such as "
         "s3://bucket/in/*.jsonl: each new one becomes a batch or job, with its outcome beside it as NAME.outcome.json",
     )
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if [self.file_id, self.artifact, self.template, self.url, self.watch].count(None) != 4:
-            raise ValueError("name one of 'file_id', 'artifact', 'template', 'url' and 'watch'")
-        return self
 
 
 class CreateSchedule(StrictBody):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from store import events
 from tasks.webhooks import outbound
 from webapp.wire.fields import Name, StrictBody
-from webapp.wire.lists import ListPage
+from webapp.wire.lists import Deleted, ListPage
 
 Url = Annotated[str, Field(strict=True, min_length=1, max_length=outbound.MAX_URL)]
 Types = Annotated[list[events.Type], Field(min_length=1, max_length=32, description="what is sent there")]
@@ -60,10 +60,8 @@ class NewSecret(WebhookObject):
     signing_secret: str
 
 
-class WebhookDeleted(BaseModel):
-    id: str
+class WebhookDeleted(Deleted):
     object: Literal["webhook_endpoint.deleted"] = "webhook_endpoint.deleted"
-    deleted: Literal[True] = True
 
 
 class SampleSent(BaseModel):

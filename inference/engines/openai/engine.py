@@ -26,7 +26,7 @@ from batchyard.endpoints.stream_end import ENDED_EARLY, StreamEnd, expected_outp
 from batchyard.errors import EngineError, EngineStartError
 from batchyard.failures import accounts
 from batchyard.models import ModelSpec
-from inference.engine import Engine, EngineAnswer
+from inference.engine import Engine, EngineAnswer, streamed
 from inference.engines.openai import client
 from inference.engines.openai.client import Content, EndpointClient, EndpointReply, NoReply, ProbeFailed
 from inference.engines.openai.discovery import DiscoveredServer, Folder
@@ -148,21 +148,6 @@ def _note_usage(progress: RequestProgress | None, holder: dict[str, Any]) -> Non
         progress.output_tokens = usage.output_tokens or progress.output_tokens
 
 
-def _streamed(endpoint: str, request: dict[str, Any], answer: EngineAnswer) -> EngineAnswer | AsyncGenerator[bytes]:
-    """Return the events of a whole answer, which a server gave although a stream was asked for."""
-    assert answer.body is not None
-    try:
-        events = [event.data for event in stream_events.events(endpoint, request, answer.body)]
-    except (LookupError, TypeError, AttributeError):
-        return EngineAnswer.failed("engine_error", "the server gave no stream but an answer that cannot be streamed")
-
-    async def sent() -> AsyncGenerator[bytes]:
-        _note_usage(PROGRESS.get(), answer.body or {})
-        yield b"".join(events)
-
-    return sent()
-
-
 class OpenAI(Engine):
     """Passes requests on unchanged but for nulls and the model's name there, and returns the endpoint's answers.
 
@@ -234,8 +219,8 @@ class OpenAI(Engine):
         )
         if isinstance(answer, OpenStream):
             return self._events(answer, StreamEnd(body), shows_usage=shows_usage)
-        asked = {"stream_options": {"include_usage": shows_usage}}
-        return _streamed(endpoint, asked, answer) if answer.status_code == 200 else answer
+        # Some servers give a whole answer although a stream was asked for.
+        return streamed(endpoint, {"stream_options": {"include_usage": shows_usage}}, answer)
 
     def _parameters(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         parameters = {name: value for name, value in body.items() if value is not None}

@@ -38,19 +38,7 @@ def show() -> ResponseReturnValue:
 
 @routes.get("/<project_id>")
 def show_project(project_id: str) -> ResponseReturnValue:
-    params = query(PageParams)
-    with current_context().database.read() as session:
-        project = projects.get(session, project_id)
-        records, has_more = keys.page(session, project=project.name, after=params.after, limit=params.limit)
-    return flask.render_template(
-        "project.html",
-        project=project,
-        keys=records,
-        has_more=has_more,
-        tiers=_tiers(),
-        now=now(),
-        caps=caps_of([key.id for key in records]),
-    )
+    return _page(project_id=project_id)
 
 
 @routes.post("")
@@ -94,13 +82,19 @@ def _tiers() -> dict[str, int]:
     return current_context().settings.tier_seconds
 
 
-def _page(new_key: tuple[str, Key] | None = None, problem: Problem | None = None) -> str:
-    params = query(PageParams)
+def _page(new_key: tuple[str, Key] | None = None, problem: Problem | None = None, project_id: str | None = None) -> str:
+    """Return the page of all projects, each with its newest keys, or of one project and all of its keys."""
+    pages = query(PageParams).model_dump()
+    own: dict[str, Any] = {"limit": KEYS}
     with current_context().database.read() as session:
-        records, has_more = projects.page(session, after=params.after, limit=params.limit)
-        project_keys = {project.id: keys.page(session, project=project.name, limit=KEYS) for project in records}
+        if project_id is None:
+            records, has_more = projects.page(session, **pages)
+        else:
+            records, has_more, own = [projects.get(session, project_id)], False, pages
+        project_keys = {project.id: keys.page(session, project=project.name, **own) for project in records}
     return flask.render_template(
         "keys.html",
+        alone=project_id is not None,
         projects=records,
         project_keys=project_keys,
         has_more=has_more,
