@@ -67,7 +67,7 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
         message = f"The large model failed on {count(metrics['failed'], 'row')}; the column `error` has the reasons."
         yield "rows_failed", message
     if options.truth is not None and not metrics["truth"]["all"]["n"]:
-        yield "no_truth", f"The column {quoted(options.truth)} has no known answer."
+        yield "no_truth", "No row has a known answer: look at the column of `truth`."
     if metrics.get("no_label"):
         wanted, other = map(quoted, options.labels)
         message = (

@@ -221,7 +221,7 @@ def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
         ({"cascade": "other", "agree": "0.98..0.9", "by": "07:00"}, "agree or by: 0.98..0.9 is no range"),
         ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
         ({"cascade": "vectors"}, "model vectors does not answer on /v1/chat/completions"),
-        ({"cascade": "other", "truth": "text:image"}, "truth: no column 'text:image'; did you mean 'text'"),
+        ({"cascade": "other", "truth": "text:image"}, "truth: no column 'text:image'; available: text"),
         ({"cascade": "other", "agree": "much"}, "agree or by: could not convert"),
         ({"cascade": "other", "recall": 0.9}, "recall is an option of filter; leave it out here"),
         ({"cascade": "other", "finish_reason": True}, "plain texts"),

@@ -155,6 +155,11 @@ def test_of_several_small_models_the_one_that_saves_most_decides(tmp_path: Path,
     assert report.view[0].rows[0][0] == "other of small, other"  # type: ignore[union-attr]
 
 
+def test_a_column_of_known_answers_that_no_row_has_is_a_warning(tmp_path: Path) -> None:
+    report, _ = run(tmp_path, planted, rows(4), truth="gold")
+    assert dict(report.warnings)["no_truth"]
+
+
 def test_a_single_row_is_answered_by_the_large_model(tmp_path: Path) -> None:
     report, results = run(tmp_path, planted, rows(1))
     (line,) = results.lines("answers.jsonl")
