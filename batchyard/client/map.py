@@ -103,13 +103,8 @@ def map(
     how = asking.CallOptions(window=window, again=again, progress=progress, server=server, name=name)
     are_texts = structure is None and response_format is None and not finish_reason
     targets = asking.targets(cascade, agree=agree, by=by, confidence=confidence, truth=truth)
-    if cascade is not None:
-        if not are_texts:
-            raise ConfigurationError(
-                "cascade: its answers are plain texts; leave out forms of answers and finish_reason"
-            )
-        how = replace(how, server=how.connected())
-        _models(how.connected(), model, cascade.split(","), CHAT.path)
+    if cascade is not None and not are_texts:
+        raise ConfigurationError("cascade: its answers are plain texts; leave out forms of answers and finish_reason")
     results = TextResults() if cascade is None else CascadeResults({"proxy": cascade, **targets}, data, truth=truth)
     frame = ask(results, data, template, system, body, how)
     columns = results.columns(structure)
@@ -357,6 +352,8 @@ class CascadeResults(TextResults):
     def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
         """Run the job, or take up an earlier one. All requests have the same parameters."""
         server = how.connected()
+        if "labels" not in self._options:
+            _models(server, model, self._options["proxy"].split(","), CHAT.path)
         with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
             file, answers_file = Path(folder) / f"{how.name}.jsonl", Path(folder) / ANSWERS
             parameters = self._write(file, rows, make)
