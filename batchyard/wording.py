@@ -145,7 +145,7 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return the number with its noun, such as "1 segment" or "no segments"."""
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+    return f"{f'{number:,}' if number else 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def live_share(model: str, share: float) -> str:

@@ -333,6 +333,8 @@ def _range(agree: Any, by: Any) -> dict[str, float | str]:
             days = (date.today() + timedelta(days) for days in (0, 1))
             today, tomorrow = (datetime.combine(day, clock.fromisoformat(by)).astimezone() for day in days)
             at = today if today > datetime.now(UTC) else tomorrow
+        if not float(low) < float(high):
+            raise ValueError(f"{agree} is no range")
         return {"agree": float(high), "lowest_agree": float(low), "by": at.isoformat()}
     except ValueError as error:
         raise ConfigurationError(f"agree or by: {error}; pass 0.95, or 0.9..0.98 and a time such as 07:00") from None

@@ -24,6 +24,7 @@ from batchyard.endpoints.catalog import CHAT, EMBEDDINGS
 from batchyard.errors import ConfigurationError, RequestError
 from batchyard.statuses import TERMINAL
 from batchyard.tables.cells import CellError, json_value
+from batchyard.wording import quoted, suggestion
 
 CASCADE, ANSWERS = "cascade", "answers.jsonl"
 LABEL_TOKENS = 64
@@ -220,15 +221,13 @@ def labelled(
     Return the table, and the columns answer, answered_by, confidence, error and tokens.
     """
     how = replace(how, server=how.connected())
-    proxies = [] if data_columns.get("scores") else [name.strip() for name in options["proxy"].split(",")]
-    specs = {model: asking.served(how.connected(), model, CHAT.path)["batchyard"]}
-    for name in proxies:
-        specs[name] = asking.served(how.connected(), name, CHAT.path, EMBEDDINGS.path)["batchyard"]
-    embedding = [name for name in proxies if CHAT.path not in specs[name]["endpoints"]]
+    proxies = [] if data_columns.get("scores") else options["proxy"].split(",")
+    specs = _models(how.connected(), model, proxies, CHAT.path, EMBEDDINGS.path)
+    embedding = [name for name, spec in specs.items() if CHAT.path not in spec["endpoints"]]
     if len(embedding) > 1:
         raise ConfigurationError(f"cascade: {' and '.join(embedding)} are embedding models; name one of them")
     if embedding:
-        chats = ",".join(name for name in proxies if name not in embedding)
+        chats = ",".join(name for name in specs if name not in (model, *embedding))
         options = {**options, "proxy": chats, "embedding": embedding[0]}
     structured = all("choice" in spec["answer_forms"] for name, spec in specs.items() if name not in embedding)
     results = CascadeResults({**options, "structured": structured}, data, **data_columns)
@@ -236,6 +235,16 @@ def labelled(
     frame = ask(results, data, template, system, body, how)
     results.warn()
     return frame, {**results.columns(None), **results.details()}
+
+
+def _models(server: ApiClient, model: str, proxies: Sequence[str], *endpoints: str) -> dict[str, Mapping[str, Any]]:
+    """Return what the server says of a cascade's models, the large one first. `endpoints`: of the small ones."""
+    specs = {model: asking.served(server, model, CHAT.path)["batchyard"]}
+    for name in (each.strip() for each in proxies):
+        if name in specs:
+            raise ConfigurationError(f"cascade: {name} is named twice; name smaller models than {model}, each once")
+        specs[name] = asking.served(server, name, *endpoints)["batchyard"]
+    return specs
 
 
 class TextResults(RowResults):
@@ -311,7 +320,8 @@ class CascadeResults(TextResults):
         self._columns: dict[str, Sequence[Any]] = {}
         for option, name in given.items():
             frame = frames.of(data)
-            asking.template(f"{{{name}}}", option, frame.columns)
+            if name not in frame.columns:
+                raise ConfigurationError(f"{option}: no column {quoted(name)}; {suggestion(name, frame.columns)}")
             self._columns[option] = frame.cells(name)
 
     def keep(self, row: int, body: Mapping[str, Any]) -> str | None:
@@ -329,6 +339,8 @@ class CascadeResults(TextResults):
     def ask(self, model: str, rows: Iterable[asking.Values], make: Make, how: CallOptions) -> None:
         """Run the job, or take up an earlier one. All requests have the same parameters."""
         server = how.connected()
+        if "labels" not in self._options:
+            _models(server, model, self._options["proxy"].split(","), CHAT.path)
         with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
             file = Path(folder) / f"{how.name}.jsonl"
             parameters = self._write(file, rows, make)

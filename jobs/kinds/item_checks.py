@@ -40,6 +40,7 @@ MAX_BARRIER_ITEMS = 50_000
 """Items of a job whose stages begin one after the other: all of them are live."""
 PROBED_ITEMS = 100
 """The first turns of so many items are checked as a batch's requests are, before anything runs."""
+TOO_LONG = "context_length_exceeded"
 REMEDY = "A turn only says what to ask next; its author has to take out of it what waits or does not end."
 FirstTurns: TypeAlias = tuple[list[list[PreparedRequest]], list[dict[str, Any]]]
 """The requests of each item's first turn, and what is wrong with rows, as in `errors.data` of a job."""
@@ -256,8 +257,9 @@ class ItemChecker:
         for request in program.wants:
             if isinstance(request, Request):
                 prepared = self._preparer.prepare(item, item.number, request)
-                if isinstance(prepared, Answer) and prepared.error is not None:
-                    error = prepared.error
+                # A row that is too long is an item: its program may do without this answer, as a batch does without it.
+                error = prepared.error if isinstance(prepared, Answer) else None
+                if error is not None and error["code"] != TOO_LONG:
                     raise LineError(str(error["code"]), str(error["message"]), error.get("param"))
                 if isinstance(prepared, PreparedRequest):
                     self.first_turn.append(prepared)

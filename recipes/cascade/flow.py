@@ -34,6 +34,13 @@ def _ask(options: Cascading, stage: str, model: str, content: Any) -> Ask:
     return Ask(stage, content, model=model, choice=choice, **probabilities, **options.sampling.parameters())
 
 
+def _text(content: Any) -> str:
+    """Return what an embedding model sees of a message: not its images."""
+    if not isinstance(content, list):
+        return str(content)
+    return "\n".join(part["text"] for part in content if part.get("type") == "text")
+
+
 def _probe(options: Round) -> list[Ask | Score]:
     stages = [*((PROXY, model) for model in options.chat_proxies), (LARGE, options.model)]
     asks = [_ask(options, *stage, "1 + 1 =") for stage in stages]
@@ -119,7 +126,7 @@ def answered(item: Item, options: Round) -> Flow:
         return Result(text, **values, proxies=[{"text": text, "confidence": score}])
     stage, models = (PROXY, options.chat_proxies) if state is None else (LARGE, [options.model])
     asks = [_ask(options, stage, model, item.chat()) for model in models]
-    embeds = _embed(options, str(item.messages[-1]["content"])) if state is None else []
+    embeds = _embed(options, _text(item.messages[-1]["content"])) if state is None else []
     answers: list[Answer] = yield [*asks, *embeds]
     all_kept = []
     for answer in answers:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batchyard.recipes import Block, Child, Histogram, Report, Results, Table, composite
-from batchyard.wording import quoted
+from batchyard.wording import count, quoted
 from recipes.cascade import rounds
 from recipes.cascade.options import Cascade, Round, check
 from recipes.reports import interval, number
@@ -25,7 +25,9 @@ def finish(results: Results, options: Cascade) -> Report:
             with path.open("rb") as answers:
                 shutil.copyfileobj(answers, file)
     if last is None or path is None:
-        return Report(warnings=[("unfinished", "A round has not completed. A new job reuses the completed rounds.")])
+        reason = next((f" {item.error['message']}" for item in results.items() if item.error), "")
+        message = f"A round has not completed.{reason} A new job reuses the completed rounds."
+        return Report(warnings=[("unfinished", message)])
     metrics = dict(last.result["metrics"])
     targets = {**options.targets, "confidence": options.confidence, "rounds": len(made)}
     if options.by is not None:
@@ -39,25 +41,33 @@ def _warnings(metrics: Mapping[str, Any], options: Cascade) -> Iterator[tuple[st
     if metrics.get("ended_at", 0) > metrics.get("due_at", math.inf):
         yield "late", f"The last answer came at {_time(metrics['ended_at'])}, after {_time(metrics['due_at'])}."
     if not metrics["certified"]:
-        if metrics["unusable"] + metrics.get("trained", 0) == metrics["rows"]:
-            missing = "its engine has to return log-probabilities"
-            if not options.chat_proxies and options.embedding is not None:
-                missing = "its classifier needs embeddings of rows that the large model has answered with a label"
-            reason = f"the small model gave no answer with a confidence; {missing}"
-        elif not metrics["looks"]:
+        if not metrics["looks"]:
             lower = ", ".join(f"`{name}`" for name in options.targets)
-            reason = f"{metrics['rows']:,} rows are too few for this target; lower {lower} or `confidence`"
+            reason = f"too few rows ({metrics['rows']:,}) for this target; lower {lower} or `confidence`"
+        elif metrics["unusable"] + metrics.get("trained", 0) == metrics["rows"]:
+            missing = "its engine has to return log-probabilities"
+            if options.scores is not None:
+                missing = "its column of scores is empty"
+            elif not options.chat_proxies:
+                missing = "its classifier needs embeddings of rows that the large model has answered with a label"
+            elif options.labels:
+                missing += ", and its answers have to be labels"
+            reason = f"the small model gave no answer with a confidence; {missing}"
         elif options.filters and not metrics["sampled_wanted"]:
             reason = f"no row of the sample has the answer {quoted(options.labels[0])}"
         else:
             reason = "at every threshold the small model differs too often, or its confidences are equal"
         yield "not_certified", f"The large model was asked about every row: {reason}."
     if metrics["unusable"]:
-        message = f"The small model has no usable answer for {metrics['unusable']:,} rows; the large model was asked."
+        message = (
+            f"The small model has no usable answer for {count(metrics['unusable'], 'row')}; the large model was asked."
+        )
         yield "proxy_unusable", message
     if metrics["failed"]:
-        message = f"The large model failed on {metrics['failed']:,} rows; the column `error` has the reasons."
+        message = f"The large model failed on {count(metrics['failed'], 'row')}; the column `error` has the reasons."
         yield "rows_failed", message
+    if options.truth is not None and not metrics["truth"]["all"]["n"]:
+        yield "no_truth", "No row has a known answer: look at the column of `truth`."
     if metrics.get("no_label"):
         wanted, other = map(quoted, options.labels)
         message = (

@@ -14,7 +14,7 @@ import pytest
 
 import batchyard
 from batchyard.client.asking import AnswerWarning
-from batchyard.errors import ConfigurationError, RequestError
+from batchyard.errors import ConfigurationError
 from tests.support.stacks import RunningStack
 from tests.support.terminal import batchyard as command
 
@@ -123,7 +123,7 @@ def test_too_few_rows_are_all_asked_of_the_large_model_and_it_says_so(capsys: py
     rows = tickets()[:20]
     assert batchyard.filter(rows, QUESTION, **CASCADE) == [row for row in rows if row["large"] == "yes"]
     said = capsys.readouterr().err
-    assert "cascade: The large model was asked about every row: 20 rows are too few" in said
+    assert "cascade: The large model was asked about every row: too few rows (20)" in said
 
 
 def test_a_file_is_filtered_in_the_terminal(server: dict[str, str], tmp_path: Path) -> None:
@@ -167,17 +167,13 @@ def test_a_file_without_a_yes_keeps_its_columns_and_rows_that_fail_are_told(
         ({"scores": "text"}, "scores needs a cascade"),
         ({"cascade": "other", "truth": "txt"}, "truth: no column 'txt'"),
         ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
-        ({"cascade": "vectors,vectors"}, "vectors and vectors are embedding models; name one of them"),
+        ({"cascade": "other,echo"}, "echo is named twice; name smaller models than echo, each once"),
+        ({"cascade": "vectors,vectors"}, "vectors is named twice; name smaller models than echo, each once"),
     ],
 )
 def test_a_filter_that_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         batchyard.filter([{"text": "a"}], "{text}", model="echo", **options)
-
-
-def test_a_filter_by_one_model_twice_is_refused() -> None:
-    with pytest.raises(RequestError, match="it is the same as model"):
-        batchyard.filter([{"text": "a"}], "{text}", model="echo", cascade="echo", progress=False)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,10 @@ def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
         ({"cascade": "other", "agree": "0.9..0.98"}, "a range of agree, such as 0.9..0.98, goes together with by"),
         ({"cascade": "other", "agree": 0.9, "by": "07:00"}, "a range of agree, such as 0.9..0.98, goes together with"),
         ({"cascade": "other", "agree": "0.9..0.98", "by": "27:00"}, "agree or by: hour must be in 0..23"),
+        ({"cascade": "other", "agree": "0.98..0.9", "by": "07:00"}, "agree or by: 0.98..0.9 is no range"),
+        ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
+        ({"cascade": "vectors"}, "model vectors does not answer on /v1/chat/completions"),
+        ({"cascade": "other", "truth": "text:image"}, "truth: no column 'text:image'; available: text"),
         ({"cascade": "other", "agree": "much"}, "agree or by: could not convert"),
         ({"cascade": "other", "recall": 0.9}, "recall is an option of filter; leave it out here"),
         ({"cascade": "other", "finish_reason": True}, "plain texts"),
@@ -227,8 +231,3 @@ def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
 def test_a_cascade_that_cannot_be_is_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         batchyard.map([{"text": "a"}], "{text}", model="echo", **options)
-
-
-def test_a_cascade_of_a_model_that_is_not_served_is_refused_by_name() -> None:
-    with pytest.raises(RequestError, match="othr"):
-        batchyard.map([{"text": "a"}], "{text}", model="echo", cascade="othr", progress=False)

@@ -18,6 +18,7 @@ from store.artifacts import Artifacts
 from store.formats.items import ItemsWriter, Reader
 from store.records import Job
 from tasks.intake.validation import ValidationReport
+from tests.support.stacks import ROOT
 
 Errors = list[tuple[int | None, str]]
 
@@ -44,7 +45,7 @@ def check(artifacts: Artifacts) -> Callable[..., tuple[list[str], list[dict[str,
         limits = {"max_items": 100, "judge_seconds": 600} | changes.pop("settings", {})
         settings = Settings().model_copy(update=limits)
         report = ValidationReport()
-        models = {"echo": {"name": "echo", "engine": "echo"}}
+        models = {"echo": {"name": "echo", "engine": "echo"} | changes.pop("model", {})}
         sample_rows = changes.pop("sample_rows", None)
         job = Job(options=changes, seed=7, models=models, post_process=[], sample_rows=sample_rows)
         checker = ItemChecker(settings, job, of, report)
@@ -66,6 +67,15 @@ def places(errors: list[dict[str, Any]]) -> Errors:
 def test_an_item_is_named_by_its_row_or_by_its_custom_id(check: Callable[..., Any]) -> None:
     rows = '{"prompt": "a"}', '{"prompt": "b", "custom_id": 17}', '{"prompt": "c", "custom_id": "c"}'
     assert check(*rows) == (["item-1", "17", "c"], [])
+
+
+def test_a_row_that_is_too_long_for_a_model_is_an_item_and_any_other_refusal_is_reported(
+    check: Callable[..., Any],
+) -> None:
+    model = {"engine": "transformers", "source": str(ROOT / "examples/models/nano")}
+    ids, errors = check(json.dumps({"prompt": "word " * 3000}), '{"prompt": "a"}', model=model)
+    assert (ids, errors) == (["item-1", "item-2"], [])
+    assert places(check('{"prompt": "other"}')[1]) == [(1, "model_not_found")]
 
 
 def test_the_items_of_a_plan_come_first_and_each_row_is_checked_once(check: Callable[..., Any]) -> None:

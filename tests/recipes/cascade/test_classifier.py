@@ -85,10 +85,24 @@ def test_without_vectors_or_labels_to_learn_from_the_large_model_is_asked_about_
             return Answer(ok=False, error={"code": "engine_error", "message": "No."})
         return embedded(item, request)
 
-    report, results = run(tmp_path, failing, rows(50), proxy="", embedding="vectors", labels=LABELS)
+    report, results = run(tmp_path, failing, rows(50), proxy="", embedding="vectors", labels=LABELS, agree=0.8)
     assert report.metrics["proxy"] == 0 and not report.metrics["certified"]
     assert "gave no answer with a confidence" in dict(report.warnings)["not_certified"]
     assert {line["error"] is not None for line in results.lines("answers.jsonl")} == {stage == "large"}
+
+
+def test_an_embedding_model_gets_the_texts_of_a_message_with_images(tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    parts = [image, {"type": "text", "text": "Which?"}, {"type": "text", "text": "This?"}]
+    table = [row | {"prompt": [{"role": "user", "content": parts}]} for row in rows(4)]
+    texts = set()
+
+    def kept(item: Item, request: Request) -> Answer:
+        texts.update([request.body["input"]] if request.stage == "embed" else [])
+        return embedded(item, request)
+
+    run(tmp_path, kept, table, proxy="", embedding="vectors", labels=LABELS)
+    assert texts == {"Which?\nThis?"}
 
 
 @pytest.mark.parametrize("number", [1, 3])

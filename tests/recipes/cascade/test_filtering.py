@@ -85,7 +85,7 @@ def without_probabilities(item: Item, request: Request) -> Answer:
 @pytest.mark.parametrize(
     ("number", "planting", "options", "reason"),
     [
-        (40, {}, {}, "40 rows are too few for this target; lower `precision`, `recall` or `confidence`"),
+        (40, {}, {}, "too few rows (40) for this target; lower `precision`, `recall` or `confidence`"),
         (1000, {"large": "no"}, {}, "no row of the sample has the answer 'yes'"),
         (1000, {"p": 0.5, "small": "yes"}, {"precision": 0.99, "recall": 0.99}, "differs too often"),
     ],

@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     [
         ({"small": "bad", "p": 0.8}, {}, "differs too often"),
         ({"p": 0.8}, {"agree": 0.99}, "confidences are equal"),
-        ({}, {"agree": 0.999}, "1,000 rows are too few"),
+        ({}, {"agree": 0.999}, "too few rows (1,000)"),
     ],
 )
 def test_where_nothing_can_be_certified_the_large_model_answers_all_rows(
@@ -155,10 +155,17 @@ def test_of_several_small_models_the_one_that_saves_most_decides(tmp_path: Path,
     assert report.view[0].rows[0][0] == "other of small, other"  # type: ignore[union-attr]
 
 
+def test_a_column_of_known_answers_that_no_row_has_is_a_warning(tmp_path: Path) -> None:
+    report, _ = run(tmp_path, planted, rows(4), truth="gold")
+    assert dict(report.warnings)["no_truth"]
+
+
 def test_a_single_row_is_answered_by_the_large_model(tmp_path: Path) -> None:
     report, results = run(tmp_path, planted, rows(1))
     (line,) = results.lines("answers.jsonl")
-    assert (line["answered_by"], line["answer"]) == ("large", "good") and "1 rows are too few" in report.warnings[0][1]
+    assert (line["answered_by"], line["answer"]) == ("large", "good") and "too few rows (1) for" in report.warnings[0][
+        1
+    ]
 
 
 def test_rows_that_the_small_model_fails_on_go_to_the_large_one(tmp_path: Path) -> None:
@@ -258,10 +265,13 @@ def test_a_column_of_the_input_cannot_have_the_name_of_a_new_one() -> None:
 def test_a_round_that_has_not_completed_leaves_a_warning_and_no_answers(tmp_path: Path) -> None:
     from recipes.cascade.options import Cascade
     from recipes.cascade.recipe import cascade
-    from tests.support.played import PlayedRounds
+    from tests.support.played import PlayedRounds, played_item
 
     _, results = run(tmp_path, planted, rows(300))
     ended = PlayedRounds(results.rounds[:1], tmp_path)
+    error = {"code": "job_failed", "message": "Row 1: why."}
+    ended.ended.append(played_item(1, "rows/0/1", {"round": 1}, "failed", {}, error))
     assert cascade.finish is not None
     report = cascade.finish(ended, Cascade(model="large", proxy="small"))
-    assert report.warnings[0][0] == "unfinished" and ended.artifacts["answers.jsonl"] == b""
+    assert report.warnings[0][0] == "unfinished" and "Row 1: why." in report.warnings[0][1]
+    assert ended.artifacts["answers.jsonl"] == b""
