@@ -316,8 +316,8 @@ def report_labels(rows: int) -> None:
 
 def report_many(rows: int) -> None:
     """Filter so many rows by planted scores, with engine echo as the large model."""
-    facts = machine("numpy")
-    with stack('[models.large]\nengine = "echo"\n', {}) as (server, data):
+    facts, settings = machine("numpy"), {"BATCHYARD_ALLOW_SIMULATED": "1"}
+    with stack('[models.large]\nengine = "echo"\n', settings) as (server, data):
         draw = random.Random(7)
         scores = (round(draw.random(), 6) for _ in range(rows))
         planted = [{"text": "yes" if draw.random() < score**4 else "no", "p": score} for score in scores]
@@ -338,7 +338,7 @@ def report_many(rows: int) -> None:
         seconds = time.monotonic() - began
         metrics = next(server.jobs(recipe="cascade"))["batchyard"]["metrics"]
     largest = {name: max(sample[name] for sample in sampler.samples) for name in ("web", "worker", "housekeeper")}
-    made = {"machine": facts, "settings": {}, "metrics": metrics, "seconds": seconds, "largest_mib": largest}
+    made = {"machine": facts, "settings": settings, "metrics": metrics, "seconds": seconds, "largest_mib": largest}
     columns = [
         "rows",
         "rows kept",

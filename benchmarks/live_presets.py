@@ -117,7 +117,7 @@ PRESETS = {
     "h100-8b": Preset(
         "Llama 3.1 8B on one H100: step costs that inference-sim (BLIS) has fitted to vLLM 0.8.4.",
         {"slots": 256, "ms_per_token": 5.753, "ms_per_request": 0.006, "prefill_tokens_per_second": 57970},
-        {"ttft_ms": 200, "itl_ms": 15},
+        {"ttft_ms": 200, "itl_ms": 10},
         (15, 0.75),
     ),
     # Vidur (Agrawal et al., MLSys 2024, arXiv 2405.05465), https://github.com/microsoft/vidur at 7d475133:
@@ -129,7 +129,7 @@ PRESETS = {
     "a100x4-70b": Preset(
         "Llama 3 70B on four A100, tensor parallel: step costs from the operators that Vidur has profiled.",
         {"slots": 256, "ms_per_token": 33, "ms_per_request": 0.06, "prefill_tokens_per_second": 5618},
-        {"ttft_ms": 1000, "itl_ms": 120},
+        {"ttft_ms": 1000, "itl_ms": 70},
         (4, 0.2),
         batch_rows=300,
     ),
@@ -143,7 +143,7 @@ PRESETS = {
         "gpt-oss-120b on one A100 and the load of llm-d-batch-gateway #491: step costs fitted to its runs without "
         "batches.",
         {"slots": 256, "ms_per_token": 9, "ms_per_request": 0.18, "prefill_tokens_per_second": 20000},
-        {"ttft_ms": 200, "itl_ms": 60},
+        {"ttft_ms": 200, "itl_ms": 30},
         (15, 1),
         published="TTFT p99 169 ms live alone, 6.0 s with every protection; in another run 90 ms, 2,617 without "
         "protection and 1,273 with it; with two replicas 82, 116, and 488 to 1,832.",

@@ -42,8 +42,7 @@ class Replica:
         settings = LiveSettings(**live)
         self.engine = Echo(ModelSpec(name="m", engine="echo", engine_args=preset.arguments, live=settings), 1e9)
         bounds, places = self.engine.bounds_steps, self.engine.capacity
-        targets = (math.inf, math.inf) if bounds else (settings.ttft_ms / 1000, settings.itl_ms / 1000)
-        share = BatchShare(places, 2 * places, *targets)
+        share = BatchShare(places, 2 * places, settings.ttft_ms / 1000, settings.itl_ms / 1000, bounded=bounds)
         self.admission = AdmissionQueue(2 * places, math.inf, places=places, share=share)
         self.live = 0
         self.answered: list[tuple[float, int]] = []

@@ -1,8 +1,8 @@
 """The bound of an engine's steps beside live requests.
 
 Each token of a live request waits for the whole step that computes it, and engines fill steps with prompts. While live
-requests are in the engine, a bounded scheduler gives them all they need, and batches as many tokens as the step has
-time for. It learns how long a step takes from the steps before.
+requests are beside those of batches, a bounded scheduler gives them what they need, and batches as many tokens as the
+step has time for. It learns how long a step takes from the steps before.
 """
 
 import math
@@ -18,6 +18,8 @@ STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 """The variable with the longest step beside live requests, which vLLM's scheduler reads in the engine's process."""
 LEAST_SHARE = 0.1
 """Batches get this share of the target in each step, even if live requests alone exceed it."""
+LEAST_PROMPTS = 1 / 2
+"""Live requests get this share of their prompts in each step, even if it ends late: with less they would queue up."""
 SAMPLED = 8
 """Without live requests, one step of so many is measured: that costs less than a thousandth of a step."""
 KEPT = 0.99
@@ -82,7 +84,7 @@ class BoundedSteps:
         began = self.clock()
         if self._live:
             self._live = {name: request for name, request in self._live.items() if name in self.requests}
-        if self._live:
+        if 0 < len(self._live) < len(self.requests):
             self.max_num_scheduled_tokens = max(1, min(self._most, self._bound()))
         output = super().schedule(*args, **options)  # type: ignore[misc]
         self.max_num_scheduled_tokens = self._most
@@ -108,13 +110,17 @@ class BoundedSteps:
     def _bound(self) -> int:
         """Return the tokens of the next step, and hold back the batches' requests for which it has no time."""
         live = self._live.values()
-        tokens = min(self._most, sum(map(_needed, live)))
-        context = sum(request.num_computed_tokens for request in live)
-        taken = self._time.seconds((1, len(live), max(0, tokens - len(live)), context))
-        left = max(self._target - taken, LEAST_SHARE * self._target)
+        further = [max(0, _needed(request) - 1) for request in live]  # of prompts, in the order of their arrival
+        taken = self._time.seconds((1, len(live), 0, sum(request.num_computed_tokens for request in live)))
+        # The first prompt is computed whole. Others that came with it would delay each token by as much again.
+        fitting = max(next(filter(None, further), 0), self._fitting(self._target - taken, 0))
+        prompts = max(fitting, math.ceil(LEAST_PROMPTS * sum(further)))
+        entering = sum(further) > prompts or len(live) > sum(request.priority == LIVE for request in self.running)
+        prompts = min(sum(further), prompts)
+        tokens = min(self._most, len(live) + prompts)
+        left = max(self._target - taken - self._time.costs[2] * prompts, LEAST_SHARE * self._target)
         # vLLM goes through the running requests in this order, and then through those that wait.
-        self.running.sort(key=lambda request: (request.priority, request.is_prefill_chunk))
-        entering = len(live) > sum(request.priority == LIVE for request in self.running)
+        self.running.sort(key=lambda request: (request.is_prefill_chunk, request.priority))
         for request in self.running:
             if request.priority == LIVE:
                 continue

@@ -150,9 +150,8 @@ class EngineActor:
         gc.freeze()
         tokens = math.inf if engine.cache_tokens is None else engine.cache_tokens * CACHE_SHARE
         size, live = self._spec.in_flight(engine.capacity), self._spec.live
-        share = BatchShare(engine.capacity, size, live.ttft_ms / 1000, live.itl_ms / 1000)
-        if engine.bounds_steps:  # it needs no fewer batch requests
-            share = BatchShare(engine.capacity, size, math.inf, math.inf)
+        targets = live.ttft_ms / 1000, live.itl_ms / 1000
+        share = BatchShare(engine.capacity, size, *targets, bounded=engine.bounds_steps)
         self._admission = AdmissionQueue(size, tokens, places=engine.capacity, share=share)
         self._admission.on_preemption = self._count_redone
         self._engine = engine

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 QUIET_SECONDS = 10.0
 """Without a live request for this long there is no live traffic."""
-PEAK_SECONDS = 2.0
+PEAK_SECONDS, BOUNDED_PEAK_SECONDS = 2.0, 30.0
 """How long the most places that live requests had stay free. A live request that finds none takes a batch's at once.
-That costs what was computed there: little, for it is the youngest. A place that stays free costs all that it could do.
+That costs what was computed there. A place that stays free costs what it could do: all of it if steps take the same
+time whatever is in them, and little where a step is bounded, since the others in it then have shorter steps.
 """
 ROUND_SECONDS = 0.5
 """Measurements of so long decide together."""
@@ -33,12 +34,17 @@ class BatchShare:
         most: batch requests that it holds without live traffic; more than `places`, so that it never runs dry.
         first_seconds: target of the wait for a live request's first token.
         gap_seconds: target of the time between two of its tokens.
+        bounded: the engine bounds its steps, so that neither target needs fewer batch requests.
     """
 
-    def __init__(self, places: int, most: int, first_seconds: float, gap_seconds: float) -> None:
+    def __init__(
+        self, places: int, most: int, first_seconds: float, gap_seconds: float, *, bounded: bool = False
+    ) -> None:
         self._places = places
         self._most = most
-        self._targets = {"first": first_seconds, "gap": gap_seconds}
+        targets = (math.inf, math.inf) if bounded else (first_seconds, gap_seconds)
+        self._targets = dict(zip(("first", "gap"), targets, strict=True))
+        self._peak_seconds = BOUNDED_PEAK_SECONDS if bounded else PEAK_SECONDS
         self._ceiling = self._beginning = float(places)
         self._live_at = -math.inf
         self._inside = 0
@@ -56,7 +62,7 @@ class BatchShare:
             self._peaks[-1] = (second, max(inside, self._peaks[-1][1]))
         else:
             self._peaks.append((second, inside))
-        while self._peaks and self._peaks[0][0] < second - PEAK_SECONDS:
+        while self._peaks and self._peaks[0][0] < second - self._peak_seconds:
             self._peaks.popleft()
 
     def measured(
@@ -98,7 +104,7 @@ class BatchShare:
 
     def reserved(self, now: float) -> int:
         """Return the places that stay free for live requests, or have them: the most that they needed lately."""
-        oldest = math.floor(now) - PEAK_SECONDS
+        oldest = math.floor(now) - self._peak_seconds
         lately = (peak for second, peak in self._peaks if second >= oldest)
         return min(self._places, max([self._inside, *lately]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.residents.batch_share import PEAK_SECONDS, QUIET_SECONDS, ROUND_SECONDS, BatchShare
+from inference.residents.batch_share import BOUNDED_PEAK_SECONDS, PEAK_SECONDS, QUIET_SECONDS, ROUND_SECONDS, BatchShare
 
 FIRST, GAP = 1.0, 0.1
 
@@ -33,6 +33,16 @@ def test_with_it_they_leave_the_places_that_live_requests_needed_lately() -> Non
     assert policy.limit(PEAK_SECONDS) == 70
     assert policy.limit(PEAK_SECONDS + 1.5) == 95, "what was needed long ago is not kept free"
     assert policy.limit(100.0) == 95, "those inside keep their places, however long they take"
+
+
+def test_an_engine_with_bounded_steps_keeps_them_free_for_longer_and_has_no_other_limit() -> None:
+    policy = BatchShare(100, 200, FIRST, GAP, bounded=True)
+    policy.live(0.0, 30)
+    policy.live(1.0, 5)
+    assert policy.limit(BOUNDED_PEAK_SECONDS) == 70
+    assert policy.limit(BOUNDED_PEAK_SECONDS + 1.5) == 95
+    now = rounds(policy, 20, 2 * GAP, inside=99, begin=BOUNDED_PEAK_SECONDS + 2)
+    assert policy.limit(now) == policy.beginning_limit(now) - 1 == 99
 
 
 def test_places_are_given_back_when_the_traffic_has_ended() -> None:
