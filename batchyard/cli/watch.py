@@ -32,9 +32,8 @@ def watch(server: ApiClient, document: dict[str, Any]) -> dict[str, Any]:
     """Show the progress of a batch, with its warnings, or of a job until it has ended; return it as it is then."""
     name, interrupted = document["id"], partial(resume.goes_on, server, [document])
     if document["object"] == "job":
-        return follow(lambda: [server.job(name)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted)[
-            0
-        ]
+        jobs = follow(lambda: [server.job(name)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted)
+        return jobs[0]
     warn(document)
     ended = follow(lambda: [server.batch(name)], lambda batches: view.progress(batches[0]), view.brief, interrupted)[0]
     warn(ended, before=warnings(document))
