@@ -320,7 +320,8 @@ def report_many(rows: int) -> None:
     with stack('[models.large]\nengine = "echo"\n', settings) as (server, data):
         draw = random.Random(7)
         scores = (round(draw.random(), 6) for _ in range(rows))
-        planted = [{"text": "yes" if draw.random() < score**4 else "no", "p": score} for score in scores]
+        answers = (("yes" if draw.random() < score**4 else "no", score) for score in scores)
+        planted = [{"text": f"<large 1>{answer}</large>", "p": score} for answer, score in answers]
         sampler, ended = Sampler(data), threading.Event()
 
         def watch() -> None:

@@ -76,7 +76,7 @@ def _carried(results: Results, options: Cascading) -> Iterator[Row]:
     for item in results.items():
         state = item.columns.get(STATE)
         if state is not None and "rows" in state:
-            yield from state["rows"]
+            yield from map(json_lines.loads, state["rows"].split("\n"))
             continue
         columns = {name: value for name, value in item.columns.items() if name not in (STATE, "custom_id")}
         row = {"id": item.custom_id, "columns": columns}
@@ -126,10 +126,9 @@ class Findings:
     def rows(self) -> int:
         return len(self.order)
 
-    def in_order(self) -> list[int]:
+    def in_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the rows in the order of sampling."""
-        rows: list[int] = np.argsort(self.order, kind="stable").tolist()
-        return rows
+        return np.argsort(self.order, kind="stable")
 
     @property
     def trained(self) -> int:
@@ -269,11 +268,12 @@ def _pace(results: Results) -> tuple[float, float]:
 
 def _next_rows(rows: Iterable[Row], asked: Mapping[int, str], chosen: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows that are asked, each by itself, and those between them in bundles."""
-    bundle: list[Row] = []
+    bundle: list[bytes] = []
     size = 0
 
     def bundled(number: int) -> Row:
-        return {"custom_id": f"{STATE}-{number}", "prompt": "-", STATE: {"rows": bundle}}
+        # As one text: all bundles of a round may be in memory at once.
+        return {"custom_id": f"{STATE}-{number}", "prompt": "-", STATE: {"rows": b"\n".join(bundle).decode()}}
 
     number = 0
     for number, row in enumerate(rows):
@@ -285,8 +285,8 @@ def _next_rows(rows: Iterable[Row], asked: Mapping[int, str], chosen: Mapping[st
             state = {"order": row["order"], "proxies": row["proxies"], "why": why, "chosen": chosen}
             yield {**row["columns"], "custom_id": row["id"], STATE: state}
         else:
-            bundle.append(row)
-            size += len(json_lines.dumps(row))
+            bundle.append(json_lines.dumps(row))
+            size += len(bundle[-1])
     if bundle:
         yield bundled(number + 1)
 
