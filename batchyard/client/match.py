@@ -286,8 +286,9 @@ def report_of(question: Matching, total: int, ranks: Numbers, answers: Sequence[
     among, drawn = answers[: len(ranks)], answers[len(ranks) :]
     rest, is_match = total - len(ranks), np.array([answer["answer"] == YES for answer in among], bool)
     found = sum(answer["answer"] == YES for answer in drawn)
-    # A pair of the sample without an answer may be a match.
-    unknown = found + sum(answer["answer"] is None for answer in drawn)
+    # A pair without an answer may be a match.
+    failed, unknown = (sum(answer["answer"] is None for answer in each) for each in (among, drawn))
+    unknown += found
     most = shares.interval(rest, len(drawn), unknown, 2 * question.risk)[1] if drawn else rest
     by_small = np.array([answer["answered_by"] not in (None, question.model) for answer in among], bool)
     right = kept = int(is_match.sum())
@@ -295,9 +296,10 @@ def report_of(question: Matching, total: int, ranks: Numbers, answers: Sequence[
     if by_small.any():  # the certified precision says how many of the small model's matches are right at least
         right = max(int((is_match & ~by_small).sum()), math.ceil(question.aim("precision") * kept))
     # The bound may rise or fall with the number of right ones.
-    bound = min((one + found) / (one / within + most) if one or most else 1.0 for one in (right, kept))
+    lost = failed + most
+    bound = min((one + found) / (one / within + lost) if one or lost else 1.0 for one in (right, kept))
     aim = question.aim("recall")
-    allowed = right * (1 / aim - 1 / within)
+    allowed = right * (1 / aim - 1 / within) - failed
     return {
         "pairs": total,
         "candidates": len(ranks),

@@ -168,6 +168,20 @@ def test_the_certified_recall_is_missed_no_more_often_than_promised(
     assert broken / runs <= allowed + 2 * math.sqrt(allowed * (1 - allowed) / runs)
 
 
+def test_a_pair_without_an_answer_may_be_a_lost_match() -> None:
+    question = Matching("", "large", None, {"recall": 0.9, "confidence": 0.9}, {})
+    yes, none = {"answer": "yes", "answered_by": "large"}, {"answer": None, "answered_by": None}
+    no = yes | {"answer": "no"}
+    for among, drawn, recall in (
+        ([yes] * 9, [no], 1.0),
+        ([yes] * 9 + [none], [no], 0.9),
+        ([yes] * 9, [none], 0.9),
+    ):
+        report = report_of(question, len(among) + 1, np.zeros(len(among), int), [*among, *drawn])
+        assert report["recall_at_least"] == pytest.approx(recall)
+        assert report["certified"] == (recall >= 0.9)
+
+
 @pytest.mark.parametrize(
     ("template", "options", "reason"),
     [
