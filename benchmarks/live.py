@@ -207,12 +207,14 @@ def report(scenario: Scenario, outcomes: dict[str, Outcome]) -> str:
             first = percentiles(both.first)[1] / percentiles(alone.first)[1]
             gap = percentiles(both.gaps)[1] / percentiles(alone.gaps)[1]
             goodput = both.batch_tokens / (batch.batch_tokens - both.live_tokens)
-            unprotected = outcomes.get("both, unprotected", both).batch_tokens
-            lines.append(
+            line = (
                 f"* {name}: TTFT p99 {first:.2f} of live alone, ITL p99 {gap:.2f}; batches' goodput {goodput:.2f} of "
-                "what they have alone less what live requests took, and "
-                f"{both.batch_tokens / unprotected:.2f} of what they have unprotected."
+                "what they have alone less what live requests took"
             )
+            unprotected = outcomes.get("both, unprotected", both)
+            if unprotected is not both:
+                line += f", and {both.batch_tokens / unprotected.batch_tokens:.2f} of what they have unprotected"
+            lines.append(f"{line}.")
     return "\n".join(lines)
 
 

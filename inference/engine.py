@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -231,16 +231,22 @@ class Engine(Capabilities):
 
 def streamed(endpoint: str, request: dict[str, Any], answer: EngineAnswer) -> EngineAnswer | AsyncGenerator[bytes]:
     """Return a whole answer to a request as events; one that refuses it as it is."""
-    return answer if answer.status_code != 200 or answer.body is None else _events(endpoint, request, answer.body)
+    if answer.status_code != 200 or answer.body is None:
+        return answer
+    try:
+        events = [event.data for event in stream_events.events(endpoint, request, answer.body)]
+    except (LookupError, TypeError, AttributeError):
+        return EngineAnswer.failed("engine_error", "the server gave no stream but an answer that cannot be streamed")
+    return _sent(events, answer.body)
 
 
-async def _events(endpoint: str, request: dict[str, Any], body: dict[str, Any]) -> AsyncGenerator[bytes]:
+async def _sent(events: Sequence[bytes], body: dict[str, Any]) -> AsyncGenerator[bytes]:
     if (progress := PROGRESS.get()) is not None:
         usage = responses.usage(body)
         progress.input_tokens, progress.cached_tokens = usage.input_tokens or 0, usage.cached_tokens or 0
         progress.output_tokens = usage.output_tokens or 0
-    for event in stream_events.events(endpoint, request, body):
-        yield event.data
+    for event in events:
+        yield event
 
 
 class JobEngine(Capabilities):

@@ -334,7 +334,7 @@ def _range(agree: Any, by: Any) -> dict[str, float | str]:
             today, tomorrow = (datetime.combine(day, clock.fromisoformat(by)).astimezone() for day in days)
             at = today if today > datetime.now(UTC) else tomorrow
         if not float(low) < float(high):
-            raise ValueError(f"{agree} is no range")
+            raise ValueError(f"{agree} does not rise")
         return {"agree": float(high), "lowest_agree": float(low), "by": at.isoformat()}
     except ValueError as error:
         raise ConfigurationError(f"agree or by: {error}; pass 0.95, or 0.9..0.98 and a time such as 07:00") from None

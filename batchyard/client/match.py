@@ -308,12 +308,14 @@ def report_of(question: Matching, total: int, ranks: Numbers, answers: Sequence[
         "matches": kept + found,
         "by_nearness": np.bincount(ranks[is_match]).tolist(),
         "found": found,
+        "failed": failed,
         "at_most": most,
         "recall": aim,
         "recall_at_least": bound,
         "certified": bound >= aim,
         # Without a match among them, this many would certify the target.
         "needed": min(rest, math.ceil(-math.log(question.risk) * rest / allowed)) if allowed >= 1 else rest,
+        "can_certify": allowed > 0,
         "is_poor": found > 0 and found * rest > allowed * len(drawn),
     }
 
@@ -345,5 +347,7 @@ def _said(report: Mapping[str, Any], question: Matching) -> list[str]:
     remedy = f"matches are too rare for this sample; {report['needed']:,} pairs without a match would certify it"
     if report["is_poor"]:
         remedy = "too many matches are not among the candidates; raise top"
+    if report["failed"] and not report["can_certify"]:
+        remedy = f"{report['failed']:,} candidates have no answer; the same call asks about them again"
     said.append(f"recall {report['recall']:g} is not certified, only that {sure} are found: {remedy}")
     return said

@@ -233,7 +233,10 @@ class Stack:
             time.sleep(0.02)
 
     def _counted(self, what: Literal["segments", "work"]) -> int | None:
-        """Return how much runs or has not ended, 0 if the database is away; None if it is slow."""
+        """Return the number of running segments, or of batches and jobs that have not ended.
+
+        It is 0 if the database is away, and None if it is slow.
+        """
         counts: list[int] = []
 
         def query() -> None:

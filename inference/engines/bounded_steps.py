@@ -1,8 +1,8 @@
 """The bound of an engine's steps beside live requests.
 
 Each token of a live request waits for the whole step that computes it, and engines fill steps with prompts. While live
-requests are beside those of batches, a bounded scheduler gives them what they need, and batches as many tokens as the
-step has time for. It learns how long a step takes from the steps before.
+and batch requests are in the engine, a bounded scheduler gives live ones what they need, and batches as many tokens as
+the step has time for. It learns how long a step takes from the steps before.
 """
 
 import math
@@ -13,13 +13,14 @@ from time import monotonic
 from typing import Any
 
 LIVE, BATCH = 0, 1
-"""Priorities of requests: the lower one is scheduled first, and is the last to lose its KV cache."""
+"""Priorities of requests: of two answers or two prompts, that of the lower one is scheduled first, and it is the last
+to lose its KV cache."""
 STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 """The variable with the longest step beside live requests, which vLLM's scheduler reads in the engine's process."""
 LEAST_SHARE = 0.1
 """Batches get this share of the target in each step, even if live requests alone exceed it."""
 LEAST_PROMPTS = 1 / 2
-"""Live requests get this share of their prompts in each step, even if it ends late: with less they would queue up."""
+"""The least share of live prompts in a step, even if it then exceeds its target. With less, live requests queue up."""
 SAMPLED = 8
 """Without live requests, one step of so many is measured: that costs less than a thousandth of a step."""
 KEPT = 0.99
@@ -62,6 +63,7 @@ class BoundedSteps:
 
     current_step: int
     max_num_scheduled_tokens: int
+    num_spec_tokens = 0
     requests: dict[Any, Any]
     running: list[Any]
     clock = staticmethod(monotonic)
@@ -110,14 +112,18 @@ class BoundedSteps:
     def _bound(self) -> int:
         """Return the tokens of the next step, and hold back the batches' requests for which it has no time."""
         live = self._live.values()
-        further = [max(0, _needed(request) - 1) for request in live]  # of prompts, in the order of their arrival
-        taken = self._time.seconds((1, len(live), 0, sum(request.num_computed_tokens for request in live)))
+        all_needed = [_needed(request) for request in live]
+        # Tokens of prompts, in the order of their arrival: more than a token and what was drafted after it.
+        further = [max(0, tokens - 1 - self.num_spec_tokens) for tokens in all_needed]
+        tokens = sum(all_needed) - sum(further)
+        context = sum(request.num_computed_tokens for request in live)
+        taken = self._time.seconds((1, len(live), max(0, tokens - len(live)), context))
         # The first prompt is computed whole. Others that came with it would delay each token by as much again.
         fitting = max(next(filter(None, further), 0), self._fitting(self._target - taken, 0))
         prompts = max(fitting, math.ceil(LEAST_PROMPTS * sum(further)))
         entering = sum(further) > prompts or len(live) > sum(request.priority == LIVE for request in self.running)
         prompts = min(sum(further), prompts)
-        tokens = min(self._most, len(live) + prompts)
+        tokens = min(self._most, tokens + prompts)
         left = max(self._target - taken - self._time.costs[2] * prompts, LEAST_SHARE * self._target)
         # vLLM goes through the running requests in this order, and then through those that wait.
         self.running.sort(key=lambda request: (request.is_prefill_chunk, request.priority))

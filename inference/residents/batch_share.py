@@ -13,10 +13,12 @@ from collections.abc import Callable
 QUIET_SECONDS = 10.0
 """Without a live request for this long there is no live traffic."""
 PEAK_SECONDS, BOUNDED_PEAK_SECONDS = 2.0, 30.0
-"""How long the most places that live requests had stay free. A live request that finds none takes a batch's at once.
-That costs what was computed there. A place that stays free costs what it could do: all of it if steps take the same
-time whatever is in them, and little where a step is bounded, since the others in it then have shorter steps.
+"""How long the most places that live requests had stay free. A live request that finds none evicts a batch request,
+whose work is lost. A free place costs throughput: much if steps take the same time whatever is in them, little if steps
+are bounded, because the other requests then have shorter steps.
 """
+KEPT_SHARE = 0.75
+"""Places that were needed more than PEAK_SECONDS ago are kept free up to this share, so that batches go on."""
 ROUND_SECONDS = 0.5
 """Measurements of so long decide together."""
 SHRINK = 0.7
@@ -104,9 +106,13 @@ class BatchShare:
 
     def reserved(self, now: float) -> int:
         """Return the places that stay free for live requests, or have them: the most that they needed lately."""
-        oldest = math.floor(now) - self._peak_seconds
-        lately = (peak for second, peak in self._peaks if second >= oldest)
-        return min(self._places, max([self._inside, *lately]))
+        second, kept = math.floor(now), math.floor(KEPT_SHARE * self._places)
+        peaks = (
+            peak if at >= second - PEAK_SECONDS else min(peak, kept)
+            for at, peak in self._peaks
+            if at >= second - self._peak_seconds
+        )
+        return min(self._places, max([self._inside, *peaks]))
 
     def limit(self, now: float) -> int:
         """Return how many batch requests may be inside now."""

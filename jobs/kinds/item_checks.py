@@ -257,9 +257,10 @@ class ItemChecker:
         for request in program.wants:
             if isinstance(request, Request):
                 prepared = self._preparer.prepare(item, item.number, request)
-                # A row that is too long is an item: its program may do without this answer, as a batch does without it.
                 error = prepared.error if isinstance(prepared, Answer) else None
-                if error is not None and error["code"] != TOO_LONG:
+                # A row that is too long fails alone, as in a batch, and its program may go on without this answer.
+                is_row = error and error["code"] == TOO_LONG and not str(error.get("param")).startswith("max_")
+                if error is not None and not is_row:
                     raise LineError(str(error["code"]), str(error["message"]), error.get("param"))
                 if isinstance(prepared, PreparedRequest):
                     self.first_turn.append(prepared)

@@ -25,8 +25,8 @@ def finish(results: Results, options: Cascade) -> Report:
             with path.open("rb") as answers:
                 shutil.copyfileobj(answers, file)
     if last is None or path is None:
-        reason = next((f" {item.error['message']}" for item in results.items() if item.error), "")
-        message = f"A round has not completed.{reason} A new job reuses the completed rounds."
+        reason = next((item.error["message"].removesuffix(".") for item in results.items() if item.error), "it ended")
+        message = f"A round has not completed: {reason}. A new job reuses the completed rounds."
         return Report(warnings=[("unfinished", message)])
     metrics = dict(last.result["metrics"])
     targets = {**options.targets, "confidence": options.confidence, "rounds": len(made)}

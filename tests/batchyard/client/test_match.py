@@ -180,6 +180,8 @@ def test_a_pair_without_an_answer_may_be_a_lost_match() -> None:
         report = report_of(question, len(among) + 1, np.zeros(len(among), int), [*among, *drawn])
         assert report["recall_at_least"] == pytest.approx(recall)
         assert report["certified"] == (recall >= 0.9)
+    report = report_of(question, 11, np.zeros(10, int), [*[yes] * 8, none, none, no])
+    assert not report["certified"] and not report["can_certify"]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from inference.engines.bounded_steps import StepTime
+from inference.engines.bounded_steps import BATCH, LIVE, BoundedSteps, StepTime
 
 STEP, REQUEST, TOKEN = 0.06, 0.005, 0.004
 """What a step takes, each of its requests, and each further token of a prompt."""
@@ -27,3 +29,46 @@ def test_steps_that_are_all_alike_give_no_cost_below_zero() -> None:
         time.learn((1, 16, 0, 900), seconds)
     assert min(time.costs) >= 0
     assert time.seconds((1, 16, 0, 900)) == pytest.approx(0.14, rel=0.1)
+
+
+class Drafting:
+    """A scheduler that drafts three tokens after each, and has all it may in every step."""
+
+    max_num_scheduled_tokens, current_step = 1000, 0
+
+    def __init__(self) -> None:
+        self.requests: dict[str, Any] = {}
+        self.running: list[Any] = []
+        self.num_spec_tokens, self.allowed = 3, 0
+
+    def add_request(self, request: Any) -> None:
+        self.requests[request.request_id] = request
+        self.running.append(request)
+
+    def schedule(self) -> Any:
+        self.allowed = self.max_num_scheduled_tokens
+        scheduled = dict.fromkeys(self.requests, 4)
+        return SimpleNamespace(num_scheduled_tokens=scheduled, total_num_scheduled_tokens=4 * len(scheduled))
+
+    def update_from_output(self, output: Any) -> None:
+        """Nothing is counted: each step is as the one before."""
+
+
+class BoundedDrafting(BoundedSteps, Drafting):
+    now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+
+def test_what_was_drafted_for_live_requests_is_in_the_step_even_if_it_ends_late() -> None:
+    steps = BoundedDrafting(target=0.001)
+    for number, priority in enumerate([LIVE] * 10 + [BATCH] * 10):
+        tokens = {"num_tokens_with_spec": 104, "num_output_placeholders": 0, "num_computed_tokens": 100}
+        place = {"is_prefill_chunk": False, "next_decode_eligible_step": 0}
+        steps.add_request(SimpleNamespace(request_id=str(number), priority=priority, **tokens, **place))
+    for _ in range(5):
+        output = steps.schedule()
+        steps.now += 0.1
+        steps.update_from_output(output)
+    assert 4 * 10 <= steps.allowed < 4 * 11

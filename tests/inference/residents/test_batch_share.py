@@ -41,7 +41,11 @@ def test_an_engine_with_bounded_steps_keeps_them_free_for_longer_and_has_no_othe
     policy.live(1.0, 5)
     assert policy.limit(BOUNDED_PEAK_SECONDS) == 70
     assert policy.limit(BOUNDED_PEAK_SECONDS + 1.5) == 95
-    now = rounds(policy, 20, 2 * GAP, inside=99, begin=BOUNDED_PEAK_SECONDS + 2)
+    policy.live(BOUNDED_PEAK_SECONDS + 1.5, 1000)
+    policy.live(BOUNDED_PEAK_SECONDS + 2.5, 5)
+    assert policy.limit(BOUNDED_PEAK_SECONDS + 3) == 0
+    assert policy.limit(BOUNDED_PEAK_SECONDS + 6) == 25, "batches go on after a peak that took all"
+    now = rounds(policy, 20, 2 * GAP, inside=99, begin=2 * BOUNDED_PEAK_SECONDS + 4)
     assert policy.limit(now) == policy.beginning_limit(now) - 1 == 99
 
 
