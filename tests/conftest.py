@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shutil
 import signal
@@ -51,6 +52,16 @@ pytest_plugins = [
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Loggers(dict[str, Any]):
+    """pytest goes through all loggers before each test; a thread that imports a module meanwhile adds some."""
+
+    def values(self) -> Any:
+        return list(super().values())
+
+
+logging.Logger.manager.loggerDict = _Loggers(logging.Logger.manager.loggerDict)
 
 _new_context = ssl.create_default_context
 _same_context = functools.cache(_new_context)
