@@ -230,7 +230,7 @@ class Engine(Capabilities):
 
 
 def streamed(endpoint: str, request: dict[str, Any], answer: EngineAnswer) -> EngineAnswer | AsyncGenerator[bytes]:
-    """Return a whole answer to a request as events; one that refuses it as it is."""
+    """Return a whole answer as events, and a refusal as it is."""
     if answer.status_code != 200 or answer.body is None:
         return answer
     try:

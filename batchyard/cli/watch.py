@@ -29,7 +29,7 @@ class Unsuccessful(click.ClickException):
 
 
 def watch(server: ApiClient, document: dict[str, Any]) -> dict[str, Any]:
-    """Show the progress of a batch, with its warnings, or of a job until it has ended; return it as it is then."""
+    """Show progress, and a batch's warnings, until it ends. Return it."""
     name, interrupted = document["id"], partial(resume.goes_on, server, [document])
     if document["object"] == "job":
         jobs = follow(lambda: [server.job(name)], lambda jobs: job_view.progress(jobs[0]), job_view.brief, interrupted)
@@ -41,7 +41,10 @@ def watch(server: ApiClient, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def see_through(server: ApiClient, document: dict[str, Any], as_json: bool, *, summary: bool = False) -> None:
-    """Watch a batch or a job to its end, print its id or a job's `summary`, and conclude."""
+    """Watch a batch or a job to its end, and conclude.
+
+    Print its id, or a job's `summary`.
+    """
     status = "job status" if document["object"] == "job" else "status"
     with interruptible(f"the {document['object']} goes on; `batchyard {status} {document['id']} --watch` takes it up"):
         document = watch(server, document)
@@ -59,7 +62,7 @@ def warn(batch: dict[str, Any], before: Collection[str] = ()) -> None:
 def print_status(
     server: ApiClient, kind: Literal["batch", "job"], name: str | None, limit: int, *, live: bool, as_json: bool
 ) -> None:
-    """Print a batch or a job, or the newest ones if `name` is None.
+    """Print a batch or a job, or the newest ones without `name`.
 
     With `live`, draw them again until all have ended, and check those that were watched.
     """

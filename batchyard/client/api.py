@@ -186,7 +186,10 @@ class ApiClient:
         return b"".join(self.chunks(file_id))
 
     def download(self, file_id: str | None, to: Path) -> None:
-        """Stream a file's content to `to`, complete or not at all; None writes an empty file. Raises OSError."""
+        """Stream a file's content to `to`, complete or not at all.
+
+        None writes an empty file. Raises OSError.
+        """
         with output_files.written(to) as part, part.open("wb") as stream:
             stream.writelines(() if file_id is None else self.chunks(file_id))
 

@@ -238,7 +238,10 @@ def labelled(
 
 
 def _models(server: ApiClient, model: str, proxies: Sequence[str], *endpoints: str) -> dict[str, Mapping[str, Any]]:
-    """Return what the server says of a cascade's models, the large one first. `endpoints`: of the small ones."""
+    """Return what the server says of a cascade's models.
+
+    The large one is first. `endpoints`: those of which the small ones need one.
+    """
     specs = {model: asking.served(server, model, CHAT.path)["batchyard"]}
     for name in (each.strip() for each in proxies):
         if name in specs:

@@ -13,14 +13,16 @@ from time import monotonic
 from typing import Any
 
 LIVE, BATCH = 0, 1
-"""Priorities of requests: of two answers or two prompts, that of the lower one is scheduled first, and it is the last
-to lose its KV cache."""
+"""Priorities of requests. Answers come before prompts, and among either the lower priority first.
+
+The lower priority is also the last to lose its KV cache.
+"""
 STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 """The variable with the longest step beside live requests, which vLLM's scheduler reads in the engine's process."""
 LEAST_SHARE = 0.1
 """Batches get this share of the target in each step, even if live requests alone exceed it."""
 LEAST_PROMPTS = 1 / 2
-"""The least share of live prompts in a step, even if it then exceeds its target. With less, live requests queue up."""
+"""Least share of live prompts in a step, even beyond its target. With less, live requests queue up."""
 SAMPLED = 8
 """Without live requests, one step of so many is measured: that costs less than a thousandth of a step."""
 KEPT = 0.99

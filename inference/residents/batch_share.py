@@ -13,12 +13,13 @@ from collections.abc import Callable
 QUIET_SECONDS = 10.0
 """Without a live request for this long there is no live traffic."""
 PEAK_SECONDS, BOUNDED_PEAK_SECONDS = 2.0, 30.0
-"""How long the most places that live requests had stay free. A live request that finds none evicts a batch request,
-whose work is lost. A free place costs throughput: much if steps take the same time whatever is in them, little if steps
-are bounded, because the other requests then have shorter steps.
+"""How long the most places that live requests had stay free.
+
+A live request that finds none evicts a batch request, whose work is lost. A free place costs throughput: much if steps
+take the same time whatever is in them, little if steps are bounded, because the other requests then have shorter steps.
 """
 KEPT_SHARE = 0.75
-"""Places that were needed more than PEAK_SECONDS ago are kept free up to this share, so that batches go on."""
+"""Share of places that is kept free at most after PEAK_SECONDS, so that batches go on."""
 ROUND_SECONDS = 0.5
 """Measurements of so long decide together."""
 SHRINK = 0.7
