@@ -218,7 +218,7 @@ def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
         ({"cascade": "other", "agree": "0.9..0.98"}, "a range of agree, such as 0.9..0.98, goes together with by"),
         ({"cascade": "other", "agree": 0.9, "by": "07:00"}, "a range of agree, such as 0.9..0.98, goes together with"),
         ({"cascade": "other", "agree": "0.9..0.98", "by": "27:00"}, "agree or by: hour must be in 0..23"),
-        ({"cascade": "other", "agree": "0.98..0.9", "by": "07:00"}, "agree or by: 0.98..0.9 is no range"),
+        ({"cascade": "other", "agree": "0.98..0.9", "by": "07:00"}, "agree or by: 0.98..0.9 does not rise; pass 0.95"),
         ({"cascade": "othr"}, "does not serve 'othr'; did you mean other"),
         ({"cascade": "vectors"}, "model vectors does not answer on /v1/chat/completions"),
         ({"cascade": "other", "truth": "text:image"}, "truth: no column 'text:image'; available: text"),
