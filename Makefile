@@ -150,7 +150,9 @@ bench: dev
 	$(BIN)/python benchmarks/small_batches.py
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/live.py --replicas 2
+	$(BIN)/python benchmarks/live.py --model 40m
 	$(BIN)/python benchmarks/live.py --model 300m
+	$(BIN)/python benchmarks/bounded_without_live.py
 	$(BIN)/python benchmarks/live_direct.py
 	for model in h100-8b a100x4-70b llm-d; do $(BIN)/python benchmarks/live_steps.py --model $$model || exit; done
 	$(BIN)/python benchmarks/footprint.py

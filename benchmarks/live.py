@@ -255,8 +255,8 @@ def main() -> None:
         "both, unprotected": {**both, "tier": "flex"},
         "both, as shipped": both,
     }
-    # Two CPUs miss the default target between tokens without any batch: each prompt takes as long.
-    targets = options.live or ("{itl_ms = 300}" if options.model == "300m" else "{}")
+    # Two CPUs take as long for a prompt, so that a step with one leaves batches the least share.
+    targets = options.live or ("{}" if options.model == "simulated" else "{itl_ms = 75}")
     others = {}
     preset = PRESETS.get(options.model)
     notes = [preset.note()] if preset is not None else []
@@ -271,8 +271,7 @@ def main() -> None:
             "engine_args = {max_model_len = 1024, max_num_seqs = 16, max_num_batched_tokens = 128}\n"
         )
         # A prompt takes this engine on two CPUs two to three times as long as a token does, as in the scenario.
-        rows = 160 if options.model == "300m" else 400
-        scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), rows)
+        scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), 160)
     if options.model != "simulated":
         runs |= {"both, limits of places": both, "both, vLLM's priority alone": both}
         others = {

@@ -21,8 +21,8 @@ SMALL_CACHE = 6912
 """Tokens: less than what prompts share together, as with long prompts on a GPU."""
 
 
-def unshared(number: int, max_tokens: int) -> list[Body]:
-    return [chat(f"{index}: {words(12, index)}", max_tokens) for index in range(number)]
+def unshared(number: int, max_tokens: int, prefix: str = "") -> list[Body]:
+    return [chat(f"{prefix}{index}: {words(12, index)}", max_tokens) for index in range(number)]
 
 
 def documents() -> list[Body]:
