@@ -26,6 +26,7 @@ def test_a_url_has_the_path_and_nothing_more(name: str) -> None:
     assert (url.database, dict(url.query), url.host) == (str(path), {}, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_data_folder_of_any_name_has_its_own_rows_and_content(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

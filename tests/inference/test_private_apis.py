@@ -92,6 +92,7 @@ def test_private_names_of_ray_and_vllm_are_in_their_modules_alone() -> None:
     assert VLLM_ADAPTER in files
 
 
+@pytest.mark.long
 def test_every_private_name_exists_in_the_installed_ray() -> None:
     missing = []
     for name in sorted(set().union(*(private_names((ROOT / file).read_text()) for file in RAY_ADAPTERS))):
@@ -194,6 +195,7 @@ def test_the_package_imports_neither_vllm_nor_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not vllm_installed(), reason=NO_VLLM)
 @pytest.mark.long
 def test_every_name_exists_in_the_installed_vllm() -> None:

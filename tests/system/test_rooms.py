@@ -79,6 +79,7 @@ def test_a_package_has_3_to_20_modules_and_says_what_lives_there(package: str) -
     assert ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()))
 
 
+@pytest.mark.long
 def test_a_class_name_means_one_thing_or_the_design_says_why_it_means_two() -> None:
     modules = defaultdict[str, set[str]](set)
     for path, node in nodes():

@@ -71,6 +71,7 @@ class Crowded(Server):
         return Reply(body=json.dumps(completion).encode())
 
 
+@pytest.mark.long
 def test_answers_that_depend_on_other_requests_are_reported_and_exit_1(tmp_path: Path) -> None:
     models = tmp_path / "models.toml"
     models.write_text("[models.echo]\nengine='echo'\nreproducible=true")

@@ -77,6 +77,7 @@ def remembering(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_help_imports_nothing_that_is_slow(remembering: Path) -> None:
     assert check_imports(HEAVY, remembering, *HELP).count("Usage:") == len(HELP)
 

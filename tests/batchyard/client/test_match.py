@@ -143,6 +143,7 @@ def test_the_sample_is_drawn_from_all_pairs_that_are_no_candidates() -> None:
     assert all(400 < count < 600 for count in np.delete(counts, [0, 3, 4, 11])), "each as often as any other"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cascade", [None, "small"])
 @pytest.mark.parametrize(("missed", "sample"), [(2, 300), (10, 300), (40, 1000), (40, 50)])
 def test_the_certified_recall_is_missed_no_more_often_than_promised(

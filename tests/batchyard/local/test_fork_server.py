@@ -85,6 +85,7 @@ def test_a_copy_has_its_own_environment_alone(start: Callable[..., ForkedProcess
     assert (tmp_path / "shown.log").read_text() == str({TAG: f"{tmp_path}#shown", "PATH": "/bin"}) + "\n"
 
 
+@pytest.mark.long
 def test_copies_end_with_a_killed_server_and_another_one_starts_the_next(
     server: ForkServer, start: Callable[..., ForkedProcess], tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_copies_end_with_a_killed_server_and_another_one_starts_the_next(
     assert psutil.Process(again.pid).ppid() not in (killed.pid, os.getpid())
 
 
+@pytest.mark.long
 def test_imports_that_hang_end_the_server_and_say_so(
     server: ForkServer, start: Callable[..., ForkedProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_on_gpus_the_weights_have_to_leave_memory_for_the_cache(tmp_path: Path, 
     assert checked(tmp_path, two, Machine(GIB, (80 * GIB,)))["a", "memory"].result == "failed"
 
 
+@pytest.mark.long
 def test_a_start_answers_at_each_endpoint_or_says_why_not(tmp_path: Path) -> None:
     text = (
         "[models.good]\nengine='echo'\nendpoints=['/v1/chat/completions', '/v1/embeddings']\n"
@@ -117,6 +118,7 @@ def test_a_start_answers_at_each_endpoint_or_says_why_not(tmp_path: Path) -> Non
     assert "its process ended" in findings["dying", "start"].detail
 
 
+@pytest.mark.long
 def test_a_start_that_hangs_ends(tmp_path: Path) -> None:
     text = "[models.a]\nengine='echo'\nengine_args.hang_on='Say hello'\n"
     finding = checked(tmp_path, text, start_seconds=3.0)["a", "start"]

@@ -43,6 +43,7 @@ def checked(engine: type[Echo], *endpoints: str, seconds: float = 600.0, **argum
     return asyncio.run(company.check(engine(spec, 600.0), seconds))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("endpoint", [*company.ASKED])
 def test_answers_that_do_not_depend_on_others_are_found_equal_with_a_bound(endpoint: str) -> None:
     found = checked(Echo, endpoint)

@@ -113,6 +113,7 @@ def test_sampling_ends_when_a_larger_sample_would_save_less_than_it_takes() -> N
     assert early.upper == 0.9 and early.sample == 400
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "sample"), [(40, 10), (300, 50)])
 def test_the_interval_of_an_audit_holds_as_often_as_it_says(rows: int, sample: int) -> None:
     for marked in range(0, rows + 1, 5):
@@ -125,6 +126,7 @@ def test_the_interval_of_an_audit_holds_as_often_as_it_says(rows: int, sample: i
         assert covered >= 0.95 - 1e-9, marked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", simulated.KINDS)
 @pytest.mark.parametrize("agree", [0.9, 0.95, 0.99])
 def test_the_target_is_missed_in_no_more_than_5_percent_of_runs(kind: str, agree: float) -> None:

@@ -64,6 +64,7 @@ def misses(order: list[int], chosen: frozenset[int], errors: list[bool], most: i
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rows", "sample", "precision", "recall"), [(9, 5, 0.5, 0.6), (9, 6, 0.6, 0.5), (8, 4, 0.4, 0.4)]
 )
@@ -108,6 +109,7 @@ def test_where_both_cuts_are_certified_the_small_models_own_answer_decides() -> 
     assert (decision.upper, decision.lower) == (0.8, 0.3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("precision", "recall"), [(0.9, 0.9), (0.95, 0.9)])
 def test_both_targets_are_missed_in_no_more_than_5_percent_of_runs(kind: str, precision: float, recall: float) -> None:

@@ -50,6 +50,7 @@ def coverage(draw: Draw, *, clustered: bool = True) -> float:
     return covered / RUNS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("draw", [right_or_wrong, repeated, clustered])
 @pytest.mark.usefixtures("few_draws")
 def test_intervals_cover_the_true_mean_in_93_to_97_of_100_evaluations(draw: Draw) -> None:

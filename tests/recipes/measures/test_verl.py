@@ -11,6 +11,7 @@ from recipes.measures import verl
 from tests.support.verl import PREDS, SCORES, verls
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(SCORES, st.none() | PREDS), min_size=1, max_size=9))
 @settings(max_examples=40, deadline=None)
 def test_the_metrics_of_a_prompt_are_verls(samples: list[tuple[float, str | None]]) -> None:

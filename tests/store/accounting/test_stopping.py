@@ -26,6 +26,7 @@ def stopped_at(outcomes: np.ndarray, limit: float) -> int | None:
     return next((n for n in looks if evidence(int(found[n - 1]), n, limit) >= -math.log(ERROR)), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [0.02, 0.2, 0.5])
 def test_a_batch_at_its_limit_is_stopped_in_one_of_two_hundred_at_most(limit: float) -> None:
     chance = np.random.default_rng(1)

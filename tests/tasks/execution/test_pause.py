@@ -88,6 +88,7 @@ def test_a_segment_whose_engine_still_starts_as_its_batch_is_paused_sends_nothin
     assert (engine.lines, the_segment(context.database, batch).state) == ([], "pending")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_pausing_and_resuming_at_any_moment_loses_and_doubles_nothing(
     context: AppContext, project: str, me: Principal, seed: int

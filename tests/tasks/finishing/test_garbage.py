@@ -216,6 +216,7 @@ def test_a_running_stack_collects_by_itself(stack: RunningStack) -> None:
         path.unlink(missing_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.races
 def test_no_content_is_lost_while_files_come_and_go_and_garbage_is_collected(
     context: AppContext, upload: Upload

@@ -122,6 +122,7 @@ LIVES = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=10)
 @given(lives=LIVES)
 def test_nothing_unfinished_is_purged_and_the_rest_is(

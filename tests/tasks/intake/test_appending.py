@@ -150,6 +150,7 @@ def test_requests_that_no_engine_will_run_are_answered_at_once(
     assert (line["custom_id"], line["response"]["body"]["error"]["code"]) == ("long", "context_length_exceeded")
 
 
+@pytest.mark.long
 @pytest.mark.races
 def test_clients_that_add_at_once_lose_nothing_and_share_no_line(context: AppContext, batch: Batch) -> None:
     def add_some(client: int) -> list[Append]:

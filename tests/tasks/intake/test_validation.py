@@ -205,6 +205,7 @@ def test_the_first_errors_are_kept_whichever_kind_they_are(artifacts: Artifacts)
     assert [line for _, line, _ in errors[-2:]] == [validation.MAX_ERRORS, None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["x", "\x00", "\U000e0001", "'\""])
 def test_messages_stay_short_whatever_the_line_holds(unit: str, artifacts: Artifacts) -> None:
     long = unit * 1_000_000

@@ -145,6 +145,7 @@ def test_what_became_of_an_object_is_written_beside_it_and_is_no_object(
     assert names(context) == ["good.jsonl"]
 
 
+@pytest.mark.long
 def test_many_objects_and_two_that_tick_make_each_batch_once(
     client: FlaskClient, context: AppContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_plain_and_very_long_texts_stay_text(text: str) -> None:
     assert one(text) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("split", [1, 20])
 def test_no_texts_of_a_page_take_long_to_render(name: str, split: int) -> None:

@@ -53,6 +53,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, steps: list[int]) -> tuple[
     return signed_in(create_app(context).test_client(), key), large
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path",
     [

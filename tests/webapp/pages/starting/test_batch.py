@@ -174,6 +174,7 @@ def test_beside_the_button_stands_when_it_would_be_done_and_whether_that_is_in_t
     assert re.search(r"Done in \d+ h .* too late due", slow)
 
 
+@pytest.mark.long
 def test_the_numbers_of_a_large_file_are_scaled_from_its_beginning(client: FlaskClient) -> None:
     content = b"a question\n" * 50_000
     head = content[: preview.HEAD_BYTES + 1]
@@ -375,6 +376,7 @@ def test_without_scripts_the_preview_is_the_whole_page_with_what_was_typed(clien
     assert "1 request in all" in page
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [".csv", ".txt", ".jsonl"])
 def test_of_a_large_file_only_the_beginning_is_looked_at(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch, ending: str
