@@ -109,9 +109,8 @@ class JobResults:
         reader = items_file.Reader(self._artifacts, self.job.items_sha256 or "")
         rows = int(reader.numbers().max()) + 1 if reader.total else 0
         starts = np.zeros((rows, 4), np.int64)
-        for first in range(0, reader.total, items_file.GROUP_ITEMS):
-            for row in reader.read(first, items_file.GROUP_ITEMS):
-                starts[row.number, :2] = self._put([row.custom_id, row.columns])
+        for row in reader:
+            starts[row.number, :2] = self._put([row.custom_id, row.columns])
         for sha256 in self._chunks:
             for row in job_chunks.read(self._artifacts, sha256).to_pylist():
                 if row["state"] in job_chunks.UNENDED:

@@ -6,6 +6,7 @@ The items of a retry are checked, too, since its options may be others.
 import random
 import signal
 import threading
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -74,7 +75,7 @@ def write(context: AppContext, recipe: FlowRecipe[Any], job: Job, report: Valida
     checker = ItemChecker(context.settings, job, recipe, report)
     if job.items_sha256 is not None:  # of a retry
         items = items_file.Reader(context.artifacts, job.items_sha256)
-        checker.order_columns((item.columns for item in _items(items)), uniform=False)
+        checker.order_columns((item.columns for item in items), uniform=False)
         sha256, total = job.items_sha256, checker.check(items)
     else:
         with context.artifacts.open(job.input_sha256) as source, context.artifacts.create() as target:
@@ -108,7 +109,7 @@ class ItemChecker:
         self._step_checks = registry.checks(job.post_process)
         self.first_turn: list[PreparedRequest] = []
         self.ordered: dict[str, Any] = {}
-        self._hashes: list[int] = []
+        self._hashes = array("q")
         self._first: dict[str, int] = {}
 
     def order_columns(self, rows: Iterable[Mapping[str, Any] | RowError], *, uniform: bool) -> None:
@@ -193,7 +194,7 @@ class ItemChecker:
 
     def check(self, items: items_file.Reader) -> int:
         """Add the error of each of these items to the report. Return their number."""
-        for position, item in enumerate(_items(items)):
+        for position, item in enumerate(items):
             self.checked(item.number, item.columns, probed=position < PROBED_ITEMS)
         return items.total
 
@@ -280,7 +281,7 @@ class ItemChecker:
 
     def _report_duplicates(self, source: Any, name: str) -> None:
         """Report repeated custom_ids. Only those whose hash repeats are compared."""
-        values, counts = np.unique(np.array(self._hashes, np.int64), return_counts=True)
+        values, counts = np.unique(np.array(self._hashes), return_counts=True)
         repeated = set(values[counts > 1].tolist())
         if not repeated:
             return
@@ -317,11 +318,6 @@ def _checked(settings: Settings, recipe: FlowRecipe[Any], job: Job, sample: Sequ
         checker.checked(number, row, probed=True)
         turns.append(checker.first_turn)
     return turns, report.errors
-
-
-def _items(items: items_file.Reader) -> Iterator[items_file.StoredItem]:
-    for first in range(0, items.total, items_file.GROUP_ITEMS):
-        yield from items.read(first, items_file.GROUP_ITEMS)
 
 
 def _custom_id(number: int, row: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ is built again from the records.
 
 import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ WAITING_SECONDS = 60.0
 """It wakes a job that only waits for verdicts after so long: a reply wakes it, too."""
 READ_ITEMS = 64
 """Items that are read at once; those that do not begin yet are read again."""
+ENDED_ITEMS = 10_000
+"""Items that begin in one tick and end at once. They are in memory until the tick commits them."""
 
 
 def run(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs) -> None:
@@ -71,7 +74,7 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
     jobs.keep(live)
     _receive(context, live)
     last = (job.sample_rows or 0) if job.sampling else job.total
-    _admit(context, live, last)
+    has_more = _admit(context, live, last)
     items, new = live.items, live.items.uncommitted
     if live.options.streaming:
         cuts = live.cutter.cuts(items.requests, live.lines, started_at)
@@ -102,6 +105,8 @@ def _tick(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs, watch: Wa
         log.info("all items have ended", extra={"job_id": job.id})
         _release(context, lease)
         finalize.start_ready(context)
+    elif has_more:
+        messages.wake(context.redis, job.id)
     else:
         _wake_again(context, lease, live, job, rests=rests)
     jobs.evict_others(job.id)
@@ -152,10 +157,14 @@ def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Sto
         first += len(rows)
 
 
-def _admit(context: AppContext, live: LiveJob, last: int) -> None:
-    """Begin items, the first `last`, while the engines may need their requests. One is always live."""
+def _admit(context: AppContext, live: LiveJob, last: int) -> bool:
+    """Begin items, the first `last`, while the engines may need their requests. One is always live.
+
+    Returns True if it stopped at ENDED_ITEMS, which a job without streaming does not: its stages are whole batches.
+    """
     items, limit = live.items, live.cutter.capacity()
     window = context.settings.job_window_bytes
+    most = len(items.uncommitted.ended) + ENDED_ITEMS if live.options.streaming else math.inf
 
     def enough() -> bool:
         if not live.options.streaming or not len(items):
@@ -164,8 +173,11 @@ def _admit(context: AppContext, live: LiveJob, last: int) -> None:
 
     rows = _rows_from(live.reader, live.admitted)
     while live.admitted < last and not enough() and (row := next(rows, None)) is not None:
+        if len(items.uncommitted.ended) >= most:
+            return True
         items.begin(row.position, item_of(live.job, live.options, row), size_of(row))
         live.admitted = row.position + 1
+    return False
 
 
 def _start_calls(context: AppContext, live: LiveJob, jobs: LiveJobs) -> None:

@@ -179,14 +179,16 @@ class Findings:
         """Return the rows of the large model's next round, each with the reason; none if all is done."""
         if np.isin(self.why, (REST, AUDIT)).any():
             return {}
+        is_new = self.why == ""
         order = self.in_order()
         if decision.sample:
-            return {row: SAMPLE for row in order[: self.trained + decision.sample] if not self.why[row]}
-        decided = decision.accepts(self.confidences) | decision.rejects(self.confidences)
-        left = [row for row in order if not self.why[row]]
+            first = order[: self.trained + decision.sample]
+            return dict.fromkeys(first[is_new[first]].tolist(), SAMPLE)
+        left = order[is_new[order]]
+        decided = (decision.accepts(self.confidences) | decision.rejects(self.confidences))[left]
         # What follows in the order is a fresh sample: the cuts depend on the rows before.
-        audit = [row for row in left if decided[row]][: options.audit]
-        return {row: REST for row in left if not decided[row]} | dict.fromkeys(audit, AUDIT)
+        audit = left[decided][: options.audit]
+        return dict.fromkeys(left[~decided].tolist(), REST) | dict.fromkeys(audit.tolist(), AUDIT)
 
 
 def finish(results: Results, options: Cascading) -> Report:

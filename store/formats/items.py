@@ -6,7 +6,7 @@ Columns: position (int64, from 0, that order), number (int64, row of the input, 
 
 import bisect
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -91,6 +91,11 @@ class Reader:
         self._firsts = list(itertools.accumulate(sizes, initial=0))
         self.total: int = self._firsts.pop()
         self._group: tuple[int, pa.Table] | None = None
+
+    def __iter__(self) -> Iterator[StoredItem]:
+        """Stream all items, one row group in memory. Raises as `read` does."""
+        for first, stop in itertools.pairwise([*self._firsts, self.total]):
+            yield from self.read(first, stop - first)
 
     def read(self, first: int, count: int) -> list[StoredItem]:
         """Return at most `count` items from `first` on. Raises UnavailableError; BatchyardError if damaged."""

@@ -22,7 +22,7 @@ from jobs import progress, validation
 from jobs.catalogue import catalogue_of
 from jobs.items import detail
 from jobs.kinds.flow import FLOW
-from jobs.running import rebuild, watchdog
+from jobs.running import rebuild, tick, watchdog
 from jobs.running.judging import Judges
 from store import leases, projects
 from store.artifacts import Artifacts
@@ -99,6 +99,13 @@ def two(item: Item, options: Options) -> Flow:
     looked, booked = yield [Call("look", number=item.number), Call("book", number=item.number)]
     (draft,) = yield [Ask("draft", item.chat(), model="echo")]
     return Result(draft.text, looked=looked.value, booked=booked.value, error=booked.error and booked.error["code"])
+"""
+ENDING = """
+@recipe("two", Options, stages=("draft",))
+def two(item: Item, options: Options) -> Flow:
+    if item.columns["prompt"] == "ask":
+        yield [Ask("draft", item.chat(), model="echo")]
+    return Result(text="done")
 """
 HANGING = """
 busy = threading.Event()
@@ -328,6 +335,20 @@ def test_items_that_end_with_their_job_are_counted_once(
     assert running.job.status == "cancelled"
     totals = progress.totals(context)
     assert {key: number for key, number in totals.items() if key[0] == "items"} == {("items", "two", "cancelled"): 3}
+
+
+def test_items_that_end_at_once_are_committed_in_parts_that_fit_in_memory(
+    deployed: Callable[[str], AppContext], project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tick, "ENDED_ITEMS", 2)
+    running = Running(deployed(ENDING), project, ["end", "end", "ask", "end", "end"])
+    running.tick()
+    assert (running.job.admitted, running.job.completed) == (2, 2)
+    running.tick()
+    assert (running.job.admitted, running.job.completed) == (5, 4)
+    running.answer("draft")
+    running.tick()
+    assert running.job.completed == 5
 
 
 def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:

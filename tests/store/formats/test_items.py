@@ -45,7 +45,7 @@ def test_any_run_of_items_is_read_by_position(
     ]
     first = max(first, 0)
     assert reader.read(first, count) == everything[first : first + count]
-    assert reader.read(0, total) == everything
+    assert reader.read(0, total) == list(reader) == everything
     assert reader.numbers().tolist() == [row.number for row in everything]
 
 
