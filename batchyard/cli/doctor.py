@@ -42,8 +42,8 @@ def doctor(
 
     --start also starts each engine and asks it once. The exit code is 2 if a check fails. --reproducible sends each
     engine 200 requests four times, in different orders, with 1, 8, 64 and 200 at once; the exit code is 1 if an answer
-    or its log-probabilities differ. --server asks that server what its model can do, by default its first model. The
-    exit code is then 1 if the server cannot be used.
+    or its log-probabilities differ, or if a named model cannot be tested. --server asks that server what its model can
+    do, by default its first model. The exit code is then 1 if the server cannot be used.
     """
     if servers:
         if start or reproducible or models is not None:
@@ -59,7 +59,7 @@ def run(
     """Print what each check says, with its remedy.
 
     Raises ConfigurationError: a check has failed, or RAY_ADDRESS names a cluster with another Python or Ray;
-    Unsuccessful: answers depend on other requests.
+    Unsuccessful: answers depend on other requests, or a model that is named cannot be tested for that.
     """
     from batchyard.local.services import check_cluster
     from inference.doctor import checks, company
@@ -80,6 +80,9 @@ def run(
         raise Unsuccessful(f"answers of {failed[0].model} depend on the requests that run beside them")
     if failed:
         raise ConfigurationError(f"{settings.models}: {len(failed)} of {len(findings)} checks failed")
+    untested = (each for each in findings if each.result == "not checked" and each.check in (company.CHECK, "start"))
+    if reproducible and names and (finding := next(untested, None)):
+        raise Unsuccessful(f"model {finding.model} was not tested: {finding.detail}")
 
 
 def _ask(urls: tuple[str, ...], key_env: str | None, names: tuple[str, ...], as_json: bool) -> None:

@@ -94,3 +94,12 @@ def test_answers_that_depend_on_other_requests_are_reported_and_exit_1(tmp_path:
     assert (finding["check"], finding["result"]) == ("same answers", "failed")
     assert "text from character" in finding["detail"]
     assert finding["remedy"] == "use engine vllm with reproducible = true", "its own engine refuses that"
+
+
+def test_a_named_model_whose_answers_cannot_be_compared_exits_1(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text("[models.echo]\nengine='echo'\nendpoints=['/rerank']")
+    every = ("doctor", "--reproducible")
+    assert batchyard(*every, folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1").returncode == 0
+    named = batchyard(*every, "echo", folder=tmp_path, BATCHYARD_ALLOW_SIMULATED="1")
+    assert named.returncode == 1
+    assert "model echo was not tested: the model serves none of /v1/chat/completions" in named.stderr
