@@ -41,7 +41,7 @@ def doctor(
     """Check the models: names, files, memory, first answers.
 
     --start also starts each engine and asks it once. The exit code is 2 if a check fails. --reproducible sends each
-    engine 200 requests four times, in different orders, with 1, 8, 64 and 200 at once; the exit code is 1 if an answer
+    engine 200 requests four times, in different orders, with 1, 8, 64 and 200 at once. The exit code is 1 if an answer
     or its log-probabilities differ, or if a named model cannot be tested. --server asks that server what its model can
     do, by default its first model. The exit code is then 1 if the server cannot be used.
     """
