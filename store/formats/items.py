@@ -8,6 +8,7 @@ import bisect
 import itertools
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -88,13 +89,13 @@ class Reader:
         with parquet.opened(artifacts, sha256, "items file") as file:
             self._metadata = file.metadata
         sizes = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
-        self._firsts = list(itertools.accumulate(sizes, initial=0))
-        self.total: int = self._firsts.pop()
+        self._spans = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
+        self.total: int = sum(sizes)
         self._group: tuple[int, pa.Table] | None = None
 
     def __iter__(self) -> Iterator[StoredItem]:
         """Stream all items, one row group in memory. Raises as `read` does."""
-        for first, stop in itertools.pairwise([*self._firsts, self.total]):
+        for first, stop in self._spans:
             yield from self.read(first, stop - first)
 
     def read(self, first: int, count: int) -> list[StoredItem]:
@@ -102,8 +103,8 @@ class Reader:
         rows: list[StoredItem] = []
         stop = min(first + count, self.total)
         while first < stop:
-            group = bisect.bisect_right(self._firsts, first) - 1
-            table = self._read_group(group).slice(first - self._firsts[group], stop - first)
+            group = bisect.bisect_right(self._spans, first, key=itemgetter(0)) - 1
+            table = self._read_group(group).slice(first - self._spans[group][0], stop - first)
             rows += [
                 StoredItem(**entry | {"columns": json_lines.loads(entry["columns"])}) for entry in table.to_pylist()
             ]
@@ -118,8 +119,7 @@ class Reader:
     def custom_ids(self, positions: Collection[int]) -> dict[int, str]:
         custom_ids: dict[int, str] = {}
         with self._opened() as file:
-            for group, first in enumerate(self._firsts):
-                stop = first + self._metadata.row_group(group).num_rows
+            for group, (first, stop) in enumerate(self._spans):
                 places = [at for at in positions if first <= at < stop]
                 if places:
                     column = file.read_row_group(group, columns=["custom_id"], use_threads=False)["custom_id"]
@@ -135,8 +135,7 @@ class Reader:
 
     def copy(self, positions: Numbers, target: ItemsWriter) -> None:
         """Add these items, by rising position, to another file. Raises as `read` does."""
-        for group, first in enumerate(self._firsts):
-            stop = first + self._metadata.row_group(group).num_rows
+        for group, (first, stop) in enumerate(self._spans):
             places = positions[(positions >= first) & (positions < stop)] - first
             if places.size:
                 chosen = self._read_group(group).take(pa.array(places))
