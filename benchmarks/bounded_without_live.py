@@ -9,7 +9,6 @@ batch from its upload to its end, in alternating order.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import harness
 import public
 from live import made
+from live_presets import toml
 from workloads import WORKLOADS, unshared
 
 from batchyard.client.api import ApiClient
@@ -38,10 +38,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    arguments = "\n".join(f"{name} = {json.dumps(value)}" for name, value in WORKLOADS["tail"].arguments.items())
+    arguments = toml(WORKLOADS["tail"].arguments)
     models = "".join(
-        f'[models.{name}]\nengine = "vllm"\nsource = "{made("1M")}"\nlive = {{bound_steps = {bounds}}}\n'
-        f"[models.{name}.engine_args]\n{arguments}\n"
+        f'[models.{name}]\nengine = "vllm"\nsource = "{made("1M")}"\nengine_args = {arguments}\n'
+        f"live = {{bound_steps = {bounds}}}\n"
         for name, bounds in ((BOUNDED, "true"), (PLAIN, "false"))
     )
     # Requests differ from round to round: a stack may know the answers of earlier ones.

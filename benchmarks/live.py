@@ -255,7 +255,7 @@ def main() -> None:
         "both, unprotected": {**both, "tier": "flex"},
         "both, as shipped": both,
     }
-    # Two CPUs take as long for a prompt, so that a step with one leaves batches the least share.
+    # On two CPUs a step with a prompt exceeds any target and leaves batches the least share, so a low one is cheap.
     targets = options.live or ("{}" if options.model == "simulated" else "{itl_ms = 75}")
     others = {}
     preset = PRESETS.get(options.model)

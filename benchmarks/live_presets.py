@@ -6,6 +6,7 @@ answer in them, and the time of their parts of prompts. `slots` stand for what f
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Preset:
 
 def toml(table: dict[str, Any]) -> str:
     """Return a table in one line of TOML."""
-    return "{" + ", ".join(f"{key} = {str(value).lower()}" for key, value in table.items()) + "}"
+    return "{" + ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items()) + "}"
 
 
 PRESETS = {

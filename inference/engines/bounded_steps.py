@@ -24,7 +24,10 @@ LEAST_SHARE = 0.1
 LEAST_PROMPTS = 1 / 2
 """Least share of live prompts in a step, even beyond its target. With less, live requests queue up."""
 SAMPLED = 8
-"""Without live requests, one step of so many is measured: that costs less than a thousandth of a step."""
+"""Without live requests, one step of so many is measured.
+
+That adds 0.2 % to the steps of a model with 1 M parameters on two CPUs, and less to longer ones.
+"""
 KEPT = 0.99
 """The weight of earlier steps shrinks by this factor with each measured step."""
 SWEEPS = 10
