@@ -85,7 +85,8 @@ class Uncommitted:
     """What has happened to items since the last commit.
 
     `moved` are changes of state that come before those of `ended`; `outcomes` those that no batch keeps, and calls of
-    tools that are to begin; `called` the keys of calls that have ended; `reopened` the former states of items put back.
+    tools that are to begin; `called` the keys of calls that have ended; `reopened` the former states of items put back;
+    `ended_bytes` the results of those that have ended.
     """
 
     ended: list[Change] = field(default_factory=list)
@@ -94,6 +95,7 @@ class Uncommitted:
     called: list[str] = field(default_factory=list)
     reopened: Counter[str] = field(default_factory=Counter)
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    ended_bytes: int = 0
     reused: int = 0
     restarted: int = 0
 
@@ -120,6 +122,7 @@ class Uncommitted:
         """Note the end of an item. `result` and `error` are JSON."""
         number, custom_id, at = item.number, item.custom_id, time.time()
         self.ended.append(Change(position, number, custom_id, state, item.life, turns, result, error, started_at, at))
+        self.ended_bytes += len(result)
 
     def fail(self, position: int, item: Item, turns: int, error: RecipeError, started_at: float) -> None:
         details = json_lines.dumps({"code": error.code, "message": error.message})

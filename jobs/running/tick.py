@@ -6,7 +6,6 @@ is built again from the records.
 
 import functools
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ WAITING_SECONDS = 60.0
 READ_ITEMS = 64
 """Items that are read at once; those that do not begin yet are read again."""
 ENDED_ITEMS = 10_000
-"""Items that begin in one tick and end at once. They are in memory until the tick commits them."""
+"""Most items that begin in one tick and end at once: they are in memory until the tick commits them."""
 
 
 def run(context: AppContext, lease: Lease, job: Job, jobs: LiveJobs) -> None:
@@ -160,20 +159,21 @@ def _rows_from(reader: items_file.Reader, first: int) -> Iterator[items_file.Sto
 def _admit(context: AppContext, live: LiveJob, last: int) -> bool:
     """Begin items, the first `last`, while the engines may need their requests. One is always live.
 
-    Returns True if it stopped at ENDED_ITEMS, which a job without streaming does not: its stages are whole batches.
+    Returns True if it stopped because too many have ended at once, or too large ones. Without streaming it takes all:
+    the stages are whole batches.
     """
     items, limit = live.items, live.cutter.capacity()
-    window = context.settings.job_window_bytes
-    most = len(items.uncommitted.ended) + ENDED_ITEMS if live.options.streaming else math.inf
+    window, streaming, new = context.settings.job_window_bytes, live.options.streaming, live.items.uncommitted
+    most_ended, most_bytes = len(new.ended) + ENDED_ITEMS, new.ended_bytes + window
 
     def enough() -> bool:
-        if not live.options.streaming or not len(items):
+        if not streaming or not len(items):
             return False
         return items.requests.total() >= limit or items.bytes >= window
 
     rows = _rows_from(live.reader, live.admitted)
     while live.admitted < last and not enough() and (row := next(rows, None)) is not None:
-        if len(items.uncommitted.ended) >= most:
+        if streaming and (len(new.ended) >= most_ended or new.ended_bytes >= most_bytes):
             return True
         items.begin(row.position, item_of(live.job, live.options, row), size_of(row))
         live.admitted = row.position + 1

@@ -351,6 +351,20 @@ def test_items_that_end_at_once_are_committed_in_parts_that_fit_in_memory(
     assert running.job.completed == 5
 
 
+def test_large_results_of_items_that_end_at_once_are_committed_in_parts(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    context = deployed(ENDING)
+    size = len('{"text":"done"}')
+    context = dataclasses.replace(context, settings=context.settings.model_copy(update={"job_window_bytes": 2 * size}))
+    running = Running(context, project, ["end"] * 5)
+    ended = []
+    for _ in range(3):
+        running.tick()
+        ended.append((running.job.admitted, running.job.completed))
+    assert ended == [(2, 2), (4, 4), (5, 5)]
+
+
 def test_a_recipe_that_hangs_in_many_items_fails_its_job(deployed: Callable[[str], AppContext], project: str) -> None:
     running = Running(deployed(HANGING), project, ["a"] * (rebuild.MOST_HUNG + 1))
     hang(running, *range(rebuild.MOST_HUNG - 1))
