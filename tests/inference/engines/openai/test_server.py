@@ -178,7 +178,7 @@ def test_a_killed_server_ends_all_calls_and_what_it_has_started(tmp_path: Path, 
 
 def test_a_server_that_says_it_is_unwell_is_ended() -> None:
     async def scene() -> BaseException | None:
-        async with started(spec(), 600.0) as engine:
+        async with started(spec("--seconds", "300"), 600.0) as engine:  # no answer before the signal arrives
             server_process().send_signal(signal.SIGUSR1)
             outcomes = await asyncio.wait_for(
                 asyncio.gather(*(engine.answer(CHAT, body) for body in chat("a", "b", "c")), return_exceptions=True), 60
