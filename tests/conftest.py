@@ -74,9 +74,11 @@ def _context(*purpose: Any, **files: Any) -> ssl.SSLContext:
 
 ssl.create_default_context = _context
 
-# Property tests use disks and databases: the duration of one example varies too much for a deadline. They try the same
-# examples in every run, in `make test` fewer of them; with --hypothesis-profile random they look for others.
-settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Property tests use disks and databases: the duration of one example varies too much for a deadline, and a slow machine
+# makes examples slowly. They try the same examples in every run, in `make test` fewer of them; with
+# --hypothesis-profile random they look for others.
+_UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+settings.register_profile("random", deadline=None, suppress_health_check=_UNCHECKED)
 settings.register_profile("batchyard", settings.get_profile("random"), derandomize=True)
 settings.register_profile("quick", settings.get_profile("batchyard"), max_examples=30)
 settings.load_profile("batchyard")
@@ -100,12 +102,7 @@ def s3_server() -> Iterator[S3Server]:
     """A real S3 server. Who stops or pauses it starts it again: others use it."""
     server = S3Server()
     try:
-        try:
-            server.start()
-        except AssertionError:  # another process has taken a port that was free a moment ago
-            server.close()
-            server = S3Server()
-            server.start()
+        server.start()
         yield server
     finally:
         server.close()
@@ -152,7 +149,8 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
+    # Where tests take long, threads that write at once wait longer for each other than a deployment would have them.
+    database = Database(database_url, wait_seconds=60)
     yield database
     database.close()
 
@@ -217,11 +215,11 @@ def new_batch(database: Database, project: str) -> Callable[..., Batch]:
 def broker() -> Iterator[str]:
     """URL of a real Redis-protocol server."""
     # A socket: two test processes would find the same port free.
-    with (
-        tempfile.TemporaryDirectory(prefix="by-") as folder,
-        ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="by-") as folder:
+        server = ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock")
+        server.start(timeout=120)
         yield f"unix://{server.unix_socket_path}"
+        server.stop(timeout=120)
 
 
 @pytest.fixture(scope="session")

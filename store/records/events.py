@@ -39,7 +39,7 @@ class Webhook(OfProject, Base):
     old_secret_until: Mapped[int | None]
     enabled: Mapped[bool] = mapped_column(default=True)
     created_at: Mapped[int] = mapped_column(default=now)
-    updated_at: Mapped[int] = mapped_column(default=now)
+    updated_at: Mapped[int] = mapped_column(default=lambda new: new.get_current_parameters()["created_at"])
     __table_args__ = (Index(None, "project_id", "id"),)
 
 

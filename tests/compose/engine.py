@@ -24,8 +24,6 @@ import httpx
 import psutil
 import pytest
 
-from batchyard.local import ports
-
 STANDINS = Path(__file__).parent / "standins"
 BASE = "python:3.12-slim"
 THIRD_PARTY = {"postgres:18": "postgres", "valkey/valkey:9": "valkey"}
@@ -88,7 +86,7 @@ def running() -> Iterator[None]:
         daemon = subprocess.Popen(["dockerd", *options], stdout=log, stderr=log)
         os.environ["DOCKER_HOST"] = socket
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while not succeeds("info"):
                 assert daemon.poll() is None and time.monotonic() < deadline, Path(log.name).read_text()
                 time.sleep(0.2)
@@ -115,7 +113,7 @@ def pip_configuration() -> Iterator[Path]:
             root = os.path.commonpath([str(Path(path).parent) for path in folders])
             gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
             handler = functools.partial(_Quiet, directory=root)
-            server = http.server.ThreadingHTTPServer((gateway, ports.free()), handler)
+            server = http.server.ThreadingHTTPServer((gateway, 0), handler)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             for path in folders:
                 served = f"http://{gateway}:{server.server_port}/{Path(path).relative_to(root)}/"

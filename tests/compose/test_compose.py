@@ -180,9 +180,10 @@ def test_a_container_that_is_killed_comes_back_and_nothing_is_lost(
     deployment: Deployment, client: RunningStack, name: str
 ) -> None:
     started = time.monotonic()
-    batch = the_batch(client, KILLED, min_tokens=24)
-    batch = client.wait(batch, until=lambda batch: batch.request_counts.completed > 0)
-    assert batch.status == "in_progress", batch.to_json()
+    batch = client.caught(
+        lambda: the_batch(client, KILLED, min_tokens=24),
+        lambda batch: batch.status == "in_progress" and batch.request_counts.completed > 0,
+    )
     restarts = deployment.containers()[name]["RestartCount"]
     deployment.kill(name)
     deployment.wait_for(name, restarts=restarts + 1)

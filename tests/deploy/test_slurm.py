@@ -105,12 +105,12 @@ def test_the_only_job_is_requeued_and_serves_the_rest_of_its_batch(
 ) -> None:
     job = serve(cluster, folder)
     before = entry(folder, job)
-    batch = begin(outside, 60)
+    batch = begin(outside, 120)
     cluster.run("scontrol", "requeue", job)
     until(has_left(folder, job))
     assert outside.client.batches.retrieve(batch.id).status == "in_progress"
     assert entry(folder, job).started_at > before.started_at
-    check_complete(outside, batch, 60)
+    check_complete(outside, batch, 120)
 
 
 # SLURM looks at time limits every 30 s; `scancel` sends the same signal at once.

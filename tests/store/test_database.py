@@ -18,6 +18,7 @@ from store.batches import BATCHES
 from store.database import WAIT_SECONDS, Database
 from store.records import Base, Project, Segment
 from tests.support import released
+from tests.support.rows import until
 
 
 def test_the_migrations_make_the_records(empty_database_url: str) -> None:
@@ -126,12 +127,23 @@ def test_a_statement_that_hangs_is_unavailable_within_the_time_limit(postgresql_
     with pytest.raises(UnavailableError), database.read() as session:
         session.execute(text("SELECT pg_sleep(30)"))
     assert time.monotonic() - began < 25
-    database.ping()
+
+    def answers() -> bool:
+        try:
+            database.ping()
+        except UnavailableError:  # a busy server may take longer than this limit
+            return False
+        return True
+
+    until(answers)
     database.close()
 
 
+# In `make test`, test_pooler.py shows that connections have the limit by which PostgreSQL does this. Here it is as long
+# as a busy server may take for the first statements.
+@pytest.mark.exhaustive
 def test_locks_of_a_client_that_is_cut_off_are_free_soon(postgresql_url: str) -> None:
-    silent, other = Database(postgresql_url, wait_seconds=1), Database(postgresql_url, wait_seconds=60)
+    silent, other = Database(postgresql_url, wait_seconds=5), Database(postgresql_url, wait_seconds=60)
     with other.write() as session:
         keys.create(session, "default")
     with pytest.raises(UnavailableError), silent.write() as session:
@@ -149,15 +161,12 @@ def test_a_statement_that_nobody_waits_for_any_more_ends(postgresql_url: str) ->
     with pytest.raises(UnavailableError), database.read() as session:
         session.execute(text("SELECT pg_sleep(30)"))
     running = text("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(30)' AND state = 'active'")
-    deadline = time.monotonic() + 25
 
-    def active() -> bool:
+    def has_ended() -> bool:
         with observer.read() as session:
-            return bool(session.scalar(running))
+            return not session.scalar(running)
 
-    while active():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(has_ended, 8)
     database.close()
     observer.close()
 

@@ -20,7 +20,7 @@ NewBatch = Callable[..., Batch]
 def test_who_did_what_is_listed_newest_first_and_stays_as_long_as_the_batch(
     database: Database, new_batch: NewBatch, me: Principal
 ) -> None:
-    batch, later = new_batch(1), time.time() + 10
+    batch, later = new_batch(1), time.time() + 3600
     pause(database, me, batch)
     with database.write() as session:
         events.act(session, me, "file.deleted", "file-1")

@@ -13,6 +13,7 @@ from store.database import Database
 from store.records import Batch, Event, Hold, Project
 
 NewBatch = Callable[..., Batch]
+pytestmark = pytest.mark.usefixtures("frozen_time")  # a first hold lasts five seconds
 
 
 def hold(database: Database, model: str = "echo", reason: str = "no weights") -> Hold:
@@ -60,7 +61,6 @@ def test_a_held_batch_says_so_once_a_hold(database: Database, new_batch: NewBatc
     assert held(database) == [batch.id, later.id]
 
 
-@pytest.mark.usefixtures("frozen_time")
 def test_each_further_failure_of_a_start_holds_longer(database: Database, new_batch: NewBatch) -> None:
     pauses = [hold(database).retry_at - time.time() for _ in range(9)]
     assert pauses[:3] == [pytest.approx(seconds, abs=2) for seconds in (5, 10, 20)]
@@ -77,7 +77,6 @@ def test_a_model_that_may_be_tried_again_starts_although_it_is_on_hold(database:
         assert holds.of_batches(session, [batch.id])[batch.id].attempts == 1
 
 
-@pytest.mark.usefixtures("frozen_time")
 @pytest.mark.parametrize(
     ("window", "left", "starts"),
     [(86400, 61, False), (86400, 59, True), (300, 31, False), (300, 29, True)],  # a tenth of a short window

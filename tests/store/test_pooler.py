@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from sqlalchemy import create_engine, make_url, text
 
 from batchyard.local import ports
 from store.database import Database
+from tests.support.held_ports import held
 from tests.support.rows import until
 
-pytestmark = pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="PgBouncer is not installed")
 CONFIGURATION = """
 [databases]
 * = host={host} port={port} user={user}
@@ -36,8 +37,9 @@ ignore_startup_parameters = extra_float_digits,options
 def pooled(postgresql_url: str) -> Iterator[str]:
     """The URL of a database by way of PgBouncer, pooled by transaction."""
     url = make_url(postgresql_url)
-    own = ports.free()
-    with tempfile.TemporaryDirectory(prefix="pgb-") as folder:
+    port = held()
+    own = port.number
+    with closing(port), tempfile.TemporaryDirectory(prefix="pgb-") as folder:
         Path(folder).chmod(0o755)
         file = Path(folder) / "pgbouncer.ini"
         host = url.host or url.query["host"]
@@ -52,6 +54,7 @@ def pooled(postgresql_url: str) -> Iterator[str]:
                 pooler.terminate()
 
 
+@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="PgBouncer is not installed")
 def test_transactions_of_many_threads_meet_nothing_that_others_left_on_a_connection(pooled: str) -> None:
     database = Database(pooled)
 

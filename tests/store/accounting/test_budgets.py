@@ -22,6 +22,8 @@ from store.records import Budget, Event
 from tests.support.spending import spend
 from tests.support.webapps import on_sqlite
 
+pytestmark = pytest.mark.usefixtures("frozen_time")  # what is spent is of the month in which one looks
+
 
 def settle(database: Database, me: Principal, amount: int = 10, **changes: Any) -> Standing:
     terms: dict[str, Any] = {"currency": "EUR", "warn_at": 80, "when_exceeded": "finish"} | changes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from batchyard import tariffs
 from batchyard.models import Tariff
 from store import keys
@@ -47,6 +49,7 @@ def _row(batch_id: str, project_id: str, key_id: str, model: str, day: int, pric
     return DailyUsage(**own, **amounts, **prices, **more, requests=1, input_tokens=1_000_000)
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_what_a_batch_has_used_is_added_up_by_day_at_its_price(database: Database, new_batch: NewBatch) -> None:
     batch = new_batch(5)
     lease = started(database, batch)
