@@ -17,6 +17,8 @@ from store.backup import creation, restoring
 from store.database import Database
 
 NAMES = ["runs?a", "seed=1?lr=2", "50%25 #1", "a::b", "[x]*", "ü +&;", "a'b\"c\\d"]
+ALL = "".join(NAMES)
+"""One that has whatever any of them has."""
 
 
 @given(st.text(st.characters(exclude_characters="/\x00", exclude_categories=["Cs"]), min_size=1))
@@ -27,7 +29,7 @@ def test_a_url_has_the_path_and_nothing_more(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [ALL, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES)])
 def test_a_data_folder_of_any_name_has_its_own_rows_and_content(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import select, text, update
 
 from batchyard.errors import ConfigurationError, UnavailableError
+from store import database as databases
 from store import files, keys, leases
 from store.batches import BATCHES
 from store.database import WAIT_SECONDS, Database
@@ -103,7 +104,9 @@ def test_a_postgresql_that_refuses_connections_is_unavailable() -> None:
 
 
 @pytest.mark.long
-def test_a_postgresql_that_never_answers_is_unavailable_within_the_time_limit() -> None:
+def test_a_postgresql_that_never_answers_is_unavailable_within_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert databases._POSTGRESQL["connect_timeout"] < WAIT_SECONDS
+    monkeypatch.setitem(databases._POSTGRESQL, "connect_timeout", 2)  # the least that there is
     with socket.create_server(("127.0.0.1", 0)) as silent:
         database = Database(f"postgresql+psycopg://somebody@127.0.0.1:{silent.getsockname()[1]}/nothing")
         began = time.monotonic()

@@ -21,9 +21,11 @@ LOOK = 20
 
 def stopped_at(outcomes: np.ndarray, limit: float) -> int | None:
     """Return how many answers there are when the limit stops a batch; None if it never does."""
-    found = np.cumsum(outcomes)
-    looks = range(LOOK, len(outcomes) + 1, LOOK)
-    return next((n for n in looks if evidence(int(found[n - 1]), n, limit) >= -math.log(ERROR)), None)
+    found, looks = np.cumsum(outcomes), np.arange(LOOK, len(outcomes) + 1, LOOK)
+    for some in np.split(looks, range(50, len(looks), 50)):
+        if (over := evidence(found[some - 1], some, limit) >= -math.log(ERROR)).any():
+            return int(some[over.argmax()])
+    return None
 
 
 @pytest.mark.long
@@ -67,18 +69,19 @@ FAULTS: dict[str, tuple[float, Callable[[np.random.Generator, np.ndarray], np.nd
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("seeds", [3, pytest.param(10, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_stops_a_batch_within_three_percent_of_its_requests(fault: str) -> None:
+def test_a_planted_fault_stops_a_batch_within_three_percent_of_its_requests(fault: str, seeds: int) -> None:
     limit, wrong = FAULTS[fault]
     at = np.arange(20_000) / 20_000
-    for seed in range(10):
+    for seed in range(seeds):
         outcomes = wrong(np.random.default_rng(seed), at)
         stopped = run(outcomes, limit)
         assert stopped is not None and stopped - int(np.argmax(at >= 0.3)) * ("after" in fault) <= 600, stopped
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("batches", [40, pytest.param(400, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("batches", [20, pytest.param(400, marks=pytest.mark.exhaustive)])
 def test_of_sound_batches_one_in_a_hundred_is_stopped_at_most(batches: int) -> None:
     wrongly = 0
     for seed in range(batches):
