@@ -50,7 +50,9 @@ def order(fruit: str) -> str:
     return "ordered"
 
 if sys.argv[1:]:
-    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+    import socket, uvicorn
+    bound = socket.socket(fileno=int(sys.argv[1]))
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app())).run(sockets=[bound])
 else:
     server.run()
 '''
@@ -115,10 +117,11 @@ def test_tools_of_a_server_are_called_and_what_hangs_or_crashes_costs_its_call_a
 def test_a_server_at_a_url_is_asked_and_called(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    serving = subprocess.Popen([sys.executable, str(script), str(port)], stderr=subprocess.DEVNULL)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port, descriptor = bound.getsockname()[1], bound.fileno()
+        command = [sys.executable, str(script), str(descriptor)]
+        serving = subprocess.Popen(command, stderr=subprocess.DEVNULL, pass_fds=[descriptor])
     try:
         until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
         server = McpServer(url=f"http://127.0.0.1:{port}/mcp", headers={"X-Key": "${NOTHING}"})

@@ -255,10 +255,10 @@ def test_the_remedy_of_a_failed_cell_is_tried_as_one_more_cell(
 
 
 def test_a_cell_ends_with_its_time_and_all_of_them_with_theirs(tunes: Tunes) -> None:
-    tune = tunes.started(cell_budget="20s", budget="1h")
+    tune = tunes.started(cell_budget="20m", budget="1h")
     tune = tunes.run(tune)
     (job,) = tunes.running(tune).values()
-    assert job["expires_at"] == min(own["created_at"] for own in tunes.children(tune).values()) + 20
+    assert job["expires_at"] == min(own["created_at"] for own in tunes.children(tune).values()) + 1200
     job = tunes.begun(job)
     with tunes.context.database.write() as session:
         session.execute(update(Job).where(Job.id == job["id"]).values(expires_at=1))

@@ -97,6 +97,13 @@ def slow(seconds: float) -> str:
     time.sleep(seconds if (MARKS / "begun").read_text().count("r") == 1 else 0)
     return "done"
 
+@tool("held", "retriable")
+def held() -> str:
+    (MARKS / "begun").open("a").write("h")
+    while not (MARKS / "go").exists():
+        time.sleep(0.01)
+    return "done"
+
 @tool("slowly-once", "once")
 def slowly_once(seconds: float) -> str:
     (MARKS / "begun").open("a").write("o")
@@ -177,7 +184,8 @@ def test_what_hangs_crashes_floods_or_takes_too_much_harms_its_own_call_alone(ca
     ]
     assert [outcome.value for outcome in outcomes[len(names) :]] == [number + 2 for number in range(20)]
     messages = [(outcome.error or {})["message"] for outcome in outcomes[: len(names)]]
-    assert messages[0] == "It ran longer than 2 seconds. It printed: I wait"
+    # On a busy machine it may have had no turn, and printed nothing.
+    assert messages[0].removesuffix(" It printed: I wait") == "It ran longer than 2 seconds."
     assert messages[1] == "Its process ended with exit code 3. It printed: Good bye."
     assert messages[2] == "ValueError: no such thing"
     assert messages[5] == "It took more than 64 MiB of memory."
@@ -198,19 +206,20 @@ def test_a_call_under_way_is_not_made_again_and_one_that_is_forgotten_before_it_
     calls = Calls(tmp_path, processes=1)
     try:
         outcomes: queue.Queue[Called] = queue.Queue()
-        call = Call("slow", seconds=0.3)
+        call = Call("held")
         for _ in range(2):
             calls.pool.submit("job", "same", call, is_retriable=True, done=outcomes.put)
         assert "same" in calls.pool
         calls.pool.submit("other", "unwanted", call, is_retriable=True, done=outcomes.put)
         calls.pool.forget_all("other")
+        (tmp_path / "go").touch()
         assert outcomes.get(timeout=360).value == "done"
         calls.pool.submit("job", "same", call, is_retriable=True, done=outcomes.put)
-        assert outcomes.get(timeout=60).value == "done"
+        assert outcomes.get(timeout=360).value == "done"
         calls.pool.forget("same")
         assert "same" not in calls.pool
         assert calls.outcomes(Call("add", a=1))[0].value == 3
-        assert (tmp_path / "begun").read_text() == "r"
+        assert (tmp_path / "begun").read_text() == "h"
     finally:
         calls.pool.close()
 
