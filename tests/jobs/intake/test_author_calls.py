@@ -78,7 +78,10 @@ def refused(context: AppContext, recipe: str, hangs: str) -> RequestError:
     return refusal.value
 
 
-@pytest.mark.parametrize("name", ["check", "stages", "probe", "children"])
+# Those that are exhaustive are called as `children` is.
+@pytest.mark.parametrize(
+    "name", ["check", "children", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("stages", "probe"))]
+)
 def test_a_function_that_hangs_is_stopped_and_named_with_its_recipe(
     context: AppContext, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
