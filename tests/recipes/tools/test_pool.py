@@ -224,19 +224,15 @@ def test_a_call_under_way_is_not_made_again_and_one_that_is_forgotten_before_it_
         calls.pool.close()
 
 
-def test_when_the_process_of_the_tools_is_killed_calls_are_made_again_or_interrupted(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(FILE)
-    calls, begun = Calls(tmp_path), tmp_path / "begun"
-    try:
-        outcomes = calls.begin(Call("slow", seconds=25), Call("slowly-once", seconds=25))
-        until(lambda: begun.exists() and len(begun.read_text()) == 2)
-        calls.server().send_signal(signal.SIGKILL)
-        by_index = dict(outcomes.get(timeout=360) for _ in range(2))
-        assert by_index[0].value == "done"
-        assert codes([by_index[1]]) == ["interrupted"]
-        assert sorted(begun.read_text()) == ["o", "r", "r"]
-    finally:
-        calls.pool.close()
+def test_when_the_process_of_the_tools_is_killed_calls_are_made_again_or_interrupted(calls: Calls) -> None:
+    begun = calls.folder / "begun"
+    outcomes = calls.begin(Call("slow", seconds=50), Call("slowly-once", seconds=50))
+    until(lambda: begun.exists() and len(begun.read_text()) == 2)
+    calls.server().send_signal(signal.SIGKILL)
+    by_index = dict(outcomes.get(timeout=360) for _ in range(2))
+    assert by_index[0].value == "done"
+    assert codes([by_index[1]]) == ["interrupted"]
+    assert sorted(begun.read_text()) == ["o", "r", "r"]
 
 
 def test_a_sandbox_that_does_not_start_fails_the_call_with_its_reason(tmp_path: Path) -> None:
