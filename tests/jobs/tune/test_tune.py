@@ -104,7 +104,7 @@ def test_its_cells_run_one_after_the_other_each_with_a_warm_up_and_equal_jobs_si
     tune = tunes.tick(tune)
     assert list(tunes.running(tune)) == ["echo-x2+slots-8/0/0"]
     while tune["status"] == "in_progress":
-        tune = tunes.tick(tunes.run(tune))
+        tune = tunes.tick(tunes.run(tune, "failed"))
     results = tunes.results(tune)
     assert list(results) == [first, "echo-x2+slots-8"]
     cell = results[first]["result"]["cell"]
