@@ -164,7 +164,7 @@ async def _connected(server: McpServer, stack: AsyncExitStack) -> Any:
     if server.command is not None:
         transport = StdioServerParameters(command=server.command, args=server.args, env=_filled(server.env))
     elif server.headers:
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers=_filled(server.headers)))
+        http = await stack.enter_async_context(httpx2.AsyncClient(headers=_filled(server.headers), timeout=None))
         transport = streamable_http_client(server.url or "", http_client=http)
     else:
         transport = server.url

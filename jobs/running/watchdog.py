@@ -38,6 +38,8 @@ SLOTS = 128
 """Ticks that are watched at once: more than a worker has threads."""
 LONGEST_PAUSE = 1.0
 MEASURED_SECONDS = 1.0
+MEASUREMENTS = 10
+"""On a busy machine the process may have no turn in MEASURED_SECONDS, and not even write its stacks."""
 _SLOT = struct.Struct("<QQQqqii64s")
 _DUMP_BYTES = 1 << 20
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
@@ -193,9 +195,11 @@ def _places(parent: int, memory: mmap.mmap, patience: Patience, dump_file: int) 
     os.ftruncate(dump_file, 0)
     os.kill(parent, signal.SIGUSR2)
     before = _cpu_seconds(process)
-    time.sleep(MEASURED_SECONDS)
-    after = _cpu_seconds(process)
-    dump = os.pread(dump_file, _DUMP_BYTES, 0).decode(errors="replace")
+    for _ in range(MEASUREMENTS):
+        time.sleep(MEASURED_SECONDS)
+        after = _cpu_seconds(process)
+        if dump := os.pread(dump_file, _DUMP_BYTES, 0).decode(errors="replace"):
+            break
     steps = patience.hung(_steps(memory))
     # One in a regular expression keeps the others from their turns, wherever they are. They look for a turn every 5 ms,
     # which takes a little time, too.

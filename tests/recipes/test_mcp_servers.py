@@ -50,7 +50,9 @@ def order(fruit: str) -> str:
     return "ordered"
 
 if sys.argv[1:]:
-    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+    import socket, uvicorn
+    bound = socket.socket(fileno=int(sys.argv[1]))
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app())).run(sockets=[bound])
 else:
     server.run()
 '''
@@ -115,10 +117,11 @@ def test_tools_of_a_server_are_called_and_what_hangs_or_crashes_costs_its_call_a
 def test_a_server_at_a_url_is_asked_and_called(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    serving = subprocess.Popen([sys.executable, str(script), str(port)], stderr=subprocess.DEVNULL)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port, descriptor = bound.getsockname()[1], bound.fileno()
+        command = [sys.executable, str(script), str(descriptor)]
+        serving = subprocess.Popen(command, stderr=subprocess.DEVNULL, pass_fds=[descriptor])
     try:
         until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
         server = McpServer(url=f"http://127.0.0.1:{port}/mcp", headers={"X-Key": "${NOTHING}"})
@@ -179,16 +182,11 @@ def test_names_that_apis_of_models_refuse_are_replaced_once_each(tmp_path: Path)
     tools = registry.load(str(folder)).tools
     assert len(tools) == 6 and "dots_plain" in tools and "dots_repo_issues_list" in tools
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in tools)
-    own = {name: tool.function.name for name, tool in tools.items() if isinstance(tool.function, RemoteTool)}
-    assert set(own.values()) >= {"repo.issues.list", "repo/issues/list", "a" * 70 + "1"}
-    renamed = next(name for name, called in own.items() if called == "repo.issues.list")
+    own = {name: tool.function for name, tool in tools.items() if isinstance(tool.function, RemoteTool)}
+    assert {tool.name for tool in own.values()} >= {"repo.issues.list", "repo/issues/list", "a" * 70 + "1"}
+    renamed = next(name for name, tool in own.items() if tool.name == "repo.issues.list")
     assert f"Renamed: repo.issues.list is {renamed}" in added.output and "plain is" not in added.output
-    calls = ToolCalls(str(folder), processes=1)
-    try:
-        (outcome,) = outcomes(calls, Call(renamed))
-    finally:
-        calls.close()
-    assert "repo.issues.list" in outcome.text
+    assert "repo.issues.list" in str(asyncio.run(own[renamed](idempotency_key="key")))
 
 
 @pytest.mark.parametrize("name", ["a/b", "../a", ".a", "a b", "1a", ""])

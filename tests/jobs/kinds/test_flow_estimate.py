@@ -124,10 +124,6 @@ MODELS = {"echo": ModelSpec(name="echo", engine="echo")}
 ASKED = Request("s", "/v1/completions", 1, 0, "echo", {"model": "echo", "prompt": "a"}, {}, None)
 
 
-MODELS = {"echo": ModelSpec(name="echo", engine="echo")}
-ASKED = Request("s", "/v1/completions", 1, 0, "echo", {"model": "echo", "prompt": "a"}, {}, None)
-
-
 def request(size: int, limit: int | None) -> PreparedRequest:
     prepared = Preparer(MODELS).prepare(Item(1, "x", {}), 0, ASKED)
     assert isinstance(prepared, PreparedRequest)

@@ -25,7 +25,7 @@ Errors = list[tuple[int | None, str]]
 
 def columns(options: Options, row: Mapping[str, Any]) -> Sequence[str]:
     if row["prompt"] == "hang":
-        time.sleep(30)
+        time.sleep(120)
     return ["answer.text"]
 
 
@@ -115,7 +115,7 @@ def test_a_recipe_that_hangs_over_a_row_is_interrupted_and_the_other_rows_are_ch
     of = replace(plain, columns=columns)
     _, errors = check(good, '{"prompt": "hang"}', '{"prompt": "c"}', of=of, settings=settings)
     assert places(errors) == [(2, "recipe_hangs"), (3, "missing_column")]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_the_requests_of_the_first_rows_are_checked_before_anything_runs(check: Callable[..., Any]) -> None:

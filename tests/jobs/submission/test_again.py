@@ -210,28 +210,26 @@ def test_a_retry_that_is_cancelled_before_it_began_has_no_items(jobs: Jobs, clie
     assert "results.jsonl" not in {artifact["name"] for artifact in job["batchyard"]["artifacts"]}
 
 
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"hint": "Think."}, "hint", "Unknown parameter"),
+    ({"states": ["completed"]}, "states.0", "Supported values: 'failed', 'stuck'"),
+    ({"states": []}, "states", "a list of 1 to 4"),
+    ({"states": ["expired"]}, "states", "none of its 6 items is expired"),
+    ({"options": {"temprature": 1}}, "options.temprature", "'options.temperature'"),
+    ({"options": {"model": "echi"}}, "options.model", "Did you mean 'echo'?"),
+    ({"options": {"limit": 2}}, "options.limit", "Leave it out"),
+    ({"options": {"shuffle": 2}}, "options.shuffle", "Leave it out"),
+    ({"completion_window": "1s"}, "completion_window", "supported are"),
+]
+
+
 @on_sqlite
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({"hint": "Think."}, "hint", "Unknown parameter"),
-        ({"states": ["completed"]}, "states.0", "Supported values: 'failed', 'stuck'"),
-        ({"states": []}, "states", "a list of 1 to 4"),
-        ({"states": ["expired"]}, "states", "none of its 6 items is expired"),
-        ({"options": {"temprature": 1}}, "options.temprature", "'options.temperature'"),
-        ({"options": {"model": "echi"}}, "options.model", "Did you mean 'echo'?"),
-        ({"options": {"limit": 2}}, "options.limit", "Leave it out"),
-        ({"options": {"shuffle": 2}}, "options.shuffle", "Leave it out"),
-        ({"completion_window": "1s"}, "completion_window", "supported are"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
-    jobs: Jobs, client: FlaskClient, body: dict[str, Any], param: str, says: str
-) -> None:
+def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(jobs: Jobs, client: FlaskClient) -> None:
     first = jobs.of_rows()
-    status, place, message = jobs.refused(first, **body)
-    assert (status, place) == (400, param)
-    assert says in message
+    for body, param, says in REFUSED:
+        status, place, message = jobs.refused(first, **body)
+        assert (status, place) == (400, param)
+        assert says in message
     assert len(client.get("/v1/jobs").get_json()["data"]) == 1
 
 

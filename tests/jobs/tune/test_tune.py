@@ -104,7 +104,7 @@ def test_its_cells_run_one_after_the_other_each_with_a_warm_up_and_equal_jobs_si
     tune = tunes.tick(tune)
     assert list(tunes.running(tune)) == ["echo-x2+slots-8/0/0"]
     while tune["status"] == "in_progress":
-        tune = tunes.tick(tunes.run(tune))
+        tune = tunes.tick(tunes.run(tune, "failed"))
     results = tunes.results(tune)
     assert list(results) == [first, "echo-x2+slots-8"]
     cell = results[first]["result"]["cell"]
@@ -255,10 +255,10 @@ def test_the_remedy_of_a_failed_cell_is_tried_as_one_more_cell(
 
 
 def test_a_cell_ends_with_its_time_and_all_of_them_with_theirs(tunes: Tunes) -> None:
-    tune = tunes.started(cell_budget="20s", budget="1h")
+    tune = tunes.started(cell_budget="20m", budget="1h")
     tune = tunes.run(tune)
     (job,) = tunes.running(tune).values()
-    assert job["expires_at"] == min(own["created_at"] for own in tunes.children(tune).values()) + 20
+    assert job["expires_at"] == min(own["created_at"] for own in tunes.children(tune).values()) + 1200
     job = tunes.begun(job)
     with tunes.context.database.write() as session:
         session.execute(update(Job).where(Job.id == job["id"]).values(expires_at=1))

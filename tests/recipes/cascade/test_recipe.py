@@ -59,8 +59,8 @@ def test_tokens_are_counted_by_model_beside_what_the_large_one_would_take_alone(
 
 
 def test_an_audit_asks_about_a_fresh_sample_of_the_small_models_rows(tmp_path: Path) -> None:
-    report, results = run(tmp_path, planted, rows(1000), agree=0.95, audit=80)
-    without, _ = run(tmp_path, planted, rows(1000), agree=0.95, audit=0)
+    report, results = run(tmp_path, planted, rows(600), agree=0.95, audit=80)
+    without, _ = run(tmp_path, planted, rows(600), agree=0.95, audit=0)
     audit = report.metrics["audit"]
     assert audit["rows"] == 80 and without.metrics["audit"]["rows"] == 0 and without.metrics["audit"]["mean"] is None
     assert without.metrics["proxy"] - report.metrics["proxy"] == 80, "the large model's answers are taken"
@@ -83,7 +83,7 @@ def test_rows_that_a_round_does_not_ask_about_go_through_it_in_bundles(tmp_path:
 
 def test_the_sample_depends_on_the_seed_and_on_no_answer(tmp_path: Path) -> None:
     def sample(seed: int, **planting: Any) -> set[str]:
-        _, results = run(tmp_path, planted, [row | planting for row in rows(400)], seed)
+        _, results = run(tmp_path, planted, [row | planting for row in rows(200)], seed)
         return {row["custom_id"] for row in results.rounds[0][1].lines(NEXT) if "why" in row[STATE]}
 
     assert sample(1) == sample(1, small="other", p=0.5) != sample(2)
@@ -95,18 +95,18 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planting", "options", "reason"),
+    ("number", "planting", "options", "reason"),
     [
-        ({"small": "bad", "p": 0.8}, {}, "differs too often"),
-        ({"p": 0.8}, {"agree": 0.99}, "confidences are equal"),
-        ({}, {"agree": 0.999}, "too few rows (1,000)"),
+        (400, {"small": "bad", "p": 0.8}, {}, "differs too often"),
+        (400, {"p": 0.8}, {"agree": 0.99}, "confidences are equal"),
+        (1000, {}, {"agree": 0.999}, "too few rows (1,000)"),
     ],
 )
 def test_where_nothing_can_be_certified_the_large_model_answers_all_rows(
-    tmp_path: Path, planting: dict[str, Any], options: dict[str, Any], reason: str
+    tmp_path: Path, number: int, planting: dict[str, Any], options: dict[str, Any], reason: str
 ) -> None:
-    report, results = run(tmp_path, planted, [row | planting for row in rows(1000)], **options)
-    assert (report.metrics["proxy"], report.metrics["large"]) == (0, 1000)
+    report, results = run(tmp_path, planted, [row | planting for row in rows(number)], **options)
+    assert (report.metrics["proxy"], report.metrics["large"]) == (0, number)
     assert report.metrics["threshold"] is None and report.metrics["large_share"] == 1
     (warning,) = report.warnings
     assert warning[0] == "not_certified" and reason in warning[1]
@@ -187,8 +187,8 @@ def test_rows_that_the_large_model_fails_on_have_an_error_and_count_as_differing
             return Answer(ok=False, error={"code": "engine_error", "message": "No."})
         return planted(item, request)
 
-    report, results = run(tmp_path, failing, [row | {"small": "good"} for row in rows(1000)])
-    assert report.metrics["proxy"] < 50 and 450 < report.metrics["failed"] <= 500
+    report, results = run(tmp_path, failing, [row | {"small": "good"} for row in rows(500)])
+    assert report.metrics["proxy"] < 25 and 225 < report.metrics["failed"] <= 250
     assert [code for code, _ in report.warnings] == ["rows_failed"]
     lost = [line for line in results.lines("answers.jsonl") if line["answered_by"] is None]
     assert len(lost) == report.metrics["failed"] and all(line["error"]["code"] == "engine_error" for line in lost)

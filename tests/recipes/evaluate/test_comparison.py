@@ -10,11 +10,18 @@ import pytest
 
 from batchyard.recipes import Item, Report
 from batchyard.recipes.program import Request
+from recipes.measures import intervals
 from tests.recipes.evaluate.made import EVALUATE, ResultsAfter, left_behind, options, run, tables
 from tests.support.played import PlayedResults, finished, played
 
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1), "kind": "even" if n % 2 == 0 else "odd", "page": n // 4}
         for n in range(80)]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw 1,000 times. tests/recipes/measures has the intervals of all draws."""
+    monkeypatch.setattr(intervals, "DRAWS", 1000)
 
 
 def right(item: Item, request: Request) -> str:

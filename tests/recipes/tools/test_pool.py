@@ -97,6 +97,13 @@ def slow(seconds: float) -> str:
     time.sleep(seconds if (MARKS / "begun").read_text().count("r") == 1 else 0)
     return "done"
 
+@tool("held", "retriable")
+def held() -> str:
+    (MARKS / "begun").open("a").write("h")
+    while not (MARKS / "go").exists():
+        time.sleep(0.01)
+    return "done"
+
 @tool("slowly-once", "once")
 def slowly_once(seconds: float) -> str:
     (MARKS / "begun").open("a").write("o")
@@ -177,7 +184,8 @@ def test_what_hangs_crashes_floods_or_takes_too_much_harms_its_own_call_alone(ca
     ]
     assert [outcome.value for outcome in outcomes[len(names) :]] == [number + 2 for number in range(20)]
     messages = [(outcome.error or {})["message"] for outcome in outcomes[: len(names)]]
-    assert messages[0] == "It ran longer than 2 seconds. It printed: I wait"
+    # On a busy machine it may have had no turn, and printed nothing.
+    assert messages[0].removesuffix(" It printed: I wait") == "It ran longer than 2 seconds."
     assert messages[1] == "Its process ended with exit code 3. It printed: Good bye."
     assert messages[2] == "ValueError: no such thing"
     assert messages[5] == "It took more than 64 MiB of memory."
@@ -198,36 +206,33 @@ def test_a_call_under_way_is_not_made_again_and_one_that_is_forgotten_before_it_
     calls = Calls(tmp_path, processes=1)
     try:
         outcomes: queue.Queue[Called] = queue.Queue()
-        call = Call("slow", seconds=0.3)
+        call = Call("held")
         for _ in range(2):
             calls.pool.submit("job", "same", call, is_retriable=True, done=outcomes.put)
         assert "same" in calls.pool
         calls.pool.submit("other", "unwanted", call, is_retriable=True, done=outcomes.put)
         calls.pool.forget_all("other")
+        (tmp_path / "go").touch()
         assert outcomes.get(timeout=360).value == "done"
         calls.pool.submit("job", "same", call, is_retriable=True, done=outcomes.put)
-        assert outcomes.get(timeout=60).value == "done"
+        assert outcomes.get(timeout=360).value == "done"
         calls.pool.forget("same")
         assert "same" not in calls.pool
         assert calls.outcomes(Call("add", a=1))[0].value == 3
-        assert (tmp_path / "begun").read_text() == "r"
+        assert (tmp_path / "begun").read_text() == "h"
     finally:
         calls.pool.close()
 
 
-def test_when_the_process_of_the_tools_is_killed_calls_are_made_again_or_interrupted(tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(FILE)
-    calls, begun = Calls(tmp_path), tmp_path / "begun"
-    try:
-        outcomes = calls.begin(Call("slow", seconds=25), Call("slowly-once", seconds=25))
-        until(lambda: begun.exists() and len(begun.read_text()) == 2)
-        calls.server().send_signal(signal.SIGKILL)
-        by_index = dict(outcomes.get(timeout=360) for _ in range(2))
-        assert by_index[0].value == "done"
-        assert codes([by_index[1]]) == ["interrupted"]
-        assert sorted(begun.read_text()) == ["o", "r", "r"]
-    finally:
-        calls.pool.close()
+def test_when_the_process_of_the_tools_is_killed_calls_are_made_again_or_interrupted(calls: Calls) -> None:
+    begun = calls.folder / "begun"
+    outcomes = calls.begin(Call("slow", seconds=50), Call("slowly-once", seconds=50))
+    until(lambda: begun.exists() and len(begun.read_text()) == 2)
+    calls.server().send_signal(signal.SIGKILL)
+    by_index = dict(outcomes.get(timeout=360) for _ in range(2))
+    assert by_index[0].value == "done"
+    assert codes([by_index[1]]) == ["interrupted"]
+    assert sorted(begun.read_text()) == ["o", "r", "r"]
 
 
 def test_a_sandbox_that_does_not_start_fails_the_call_with_its_reason(tmp_path: Path) -> None:
