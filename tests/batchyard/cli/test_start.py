@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack
 
 SERVER = {"alembic", "celery", "flask", "jsonschema", "numpy", "omegaconf", "openai", "orjson", "psutil", "pyarrow"}
@@ -142,10 +142,7 @@ def test_ctrl_c_during_an_import_ends_a_command_without_a_word(
         cwd=tmp_path,
         env=environment,
     ) as running:
-        deadline = time.monotonic() + 90
-        while not (tmp_path / "begun").exists():
-            assert running.poll() is None and time.monotonic() < deadline, running.communicate()
-            time.sleep(0.02)
+        until(lambda: running.poll() is not None or (tmp_path / "begun").exists())
         running.send_signal(signal.SIGINT)
         printed = running.communicate(timeout=60)
     assert (running.returncode, *(text.strip() for text in printed)) == (130, "", "")

@@ -18,6 +18,12 @@ from batchyard.errors import ConfigurationError, RequestError, UnavailableError
 from tests.support.stacks import RunningStack
 
 
+@pytest.fixture(scope="module")
+def stack(stack: RunningStack) -> RunningStack:
+    """The shared stack as a project of this file's own sees it: the tests count batches."""
+    return stack.in_project("tests of map")
+
+
 @pytest.fixture(autouse=True)
 def server(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shared stack is the one that the environment names."""
