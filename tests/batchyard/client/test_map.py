@@ -195,6 +195,8 @@ def test_importing_batchyard_imports_nothing_heavy() -> None:
         batchyard.mapp  # noqa: B018
 
 
+# tests/batchyard/cli/rows/test_map.py shows a cascade through the command, and test_filter.py that it is taken up.
+@pytest.mark.exhaustive
 def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
     stack: RunningStack, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ def terminal(stack: RunningStack, tmp_path: Path) -> Any:
     """Runs `batchyard map` against the shared stack, in a folder of the test."""
 
     def run(*arguments: str, code: int = 0) -> Result:
-        ended = terminal_of(stack, tmp_path)("map", *arguments)
+        ended: Result = terminal_of(stack, tmp_path)("map", *arguments)
         assert ended.returncode == code, ended.stderr
         return ended
 
