@@ -67,8 +67,10 @@ def _end(_number: int, _frame: FrameType | None) -> None:
     deadline = time.monotonic() + _KILL_SECONDS
     with contextlib.suppress(ChildProcessError):  # none is left
         # Again and again: with each server that ends, this process becomes the parent of what that one has started.
-        while time.monotonic() < deadline:
+        while True:
             _kill(_children(), signal.SIGKILL)
+            if time.monotonic() > deadline:
+                break
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
                 time.sleep(0.01)
     os._exit(0)

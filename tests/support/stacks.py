@@ -109,6 +109,12 @@ class RunningStack:
         created = cast(dict[str, Any], self.client.post("/keys", body={"project": name}, cast_to=object))
         return replace(self, key=created["key"])
 
+    def limit_segments(self, project: str, most: int | None) -> None:
+        """Let so many segments of a project run at once: with 0 its batches wait, and with None they go on."""
+        projects = cast(dict[str, Any], self.client.get("/projects", cast_to=object))["data"]
+        project_id = next(entry["id"] for entry in projects if entry["name"] == project)
+        self.client.post(f"/projects/{project_id}", body={"max_segments": most}, cast_to=object)
+
     @classmethod
     def start(cls, models: str, **environment: str) -> RunningStack:
         """Start a stack with these models (TOML) and settings, in a new data folder; returns once it is ready."""

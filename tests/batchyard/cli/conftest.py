@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,35 @@ from tests.support.terminal import Result, batchyard
 @pytest.fixture
 def terminal(stack: RunningStack, tmp_path: Path) -> Any:
     """Runs a command against the shared stack."""
+    return terminal_of(stack, tmp_path)
+
+
+def terminal_of(stack: RunningStack, folder: Path) -> Any:
+    """Return a function that runs a command in a folder, with the key of a stack's client."""
 
     def run(*arguments: str | Path, stdin: str = "") -> Result:
-        address = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
-        return batchyard(*arguments, folder=tmp_path, stdin=stdin, **address)
+        return batchyard(*arguments, folder=folder, stdin=stdin, **address(stack))
 
     return run
+
+
+def address(stack: RunningStack) -> dict[str, str]:
+    """Return the settings by which a command finds a stack."""
+    return {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
+
+
+@pytest.fixture
+def mine(stack: RunningStack, tmp_path: Path) -> RunningStack:
+    """The shared stack as a project of the test's own sees it: nothing that other tests have left is there."""
+    return stack.in_project(tmp_path.name)
+
+
+@pytest.fixture
+def held(stack: RunningStack, mine: RunningStack, tmp_path: Path) -> Iterator[RunningStack]:
+    """That project, whose batches wait until `stack.limit_segments(tmp_path.name, None)`."""
+    stack.limit_segments(tmp_path.name, 0)
+    yield mine
+    stack.limit_segments(tmp_path.name, None)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from batchyard.cli import watch
 from batchyard.client.api import ApiClient
+from tests.batchyard.cli.conftest import address, terminal_of
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
 
@@ -54,10 +55,12 @@ def test_a_file_is_submitted_waited_for_and_its_results_fetched(terminal: Any, q
 def test_a_url_of_a_bucket_is_submitted_as_one_batch_or_as_a_batch_for_each_object(
     terminal: Any, stack: RunningStack
 ) -> None:
-    url = stack.environment["BATCHYARD_INPUT_PREFIXES"].split(",")[0]  # a folder, which an operator may allow as well
+    # A folder, which an operator may allow as well.
+    url = stack.environment["BATCHYARD_INPUT_PREFIXES"].split(",")[0] + "submitted/"
+    folder = Path(url.removeprefix("file://"))
+    folder.mkdir()
     for name in ("one", "two"):
-        line = json.dumps(a_chat(name, f"of {name}"))
-        Path(url.removeprefix("file://"), f"{name}.jsonl").write_text(line)
+        (folder / f"{name}.jsonl").write_text(json.dumps(a_chat(name, f"of {name}")))
 
     def ended(submitted: Any) -> list[list[str]]:
         assert submitted.returncode == 0, submitted.stderr
@@ -87,19 +90,11 @@ def test_a_url_of_a_bucket_is_submitted_as_one_batch_or_as_a_batch_for_each_obje
         "job create rollout in.jsonl --model echo --reward exact --dry-run",
     ],
 )
-def test_what_is_refused_or_only_tried_leaves_no_file(
-    terminal: Any, stack: RunningStack, tmp_path: Path, command: str
-) -> None:
+def test_what_is_refused_or_only_tried_leaves_no_file(mine: RunningStack, tmp_path: Path, command: str) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps(a_chat("left", "hello")) + "\n")
-
-    def uploaded() -> set[str]:
-        """The files of clients. Batches of other tests may get theirs meanwhile."""
-        return {file.id for file in stack.client.files.list(limit=100) if file.purpose in ("batch", "user_data")}
-
-    before = uploaded()
-    ended = terminal(*shlex.split(command))
+    ended = terminal_of(mine, tmp_path)(*shlex.split(command))
     assert ended.returncode == (0 if "--dry-run" in command else 4), ended.stderr
-    assert uploaded() <= before
+    assert mine.client.files.list().data == []
 
 
 def test_a_batch_with_failed_requests_exits_1_and_says_where_to_look(terminal: Any, tmp_path: Path) -> None:
@@ -140,9 +135,10 @@ def test_results_of_a_batch_that_has_not_ended_say_when_they_come(terminal: Any,
 
 
 def test_status_without_a_batch_is_a_table_of_the_newest_until_all_of_them_have_ended(
-    terminal: Any, stack: RunningStack
+    mine: RunningStack, tmp_path: Path
 ) -> None:
-    batch = stack.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
+    terminal = terminal_of(mine, tmp_path)
+    batch = mine.submit([a_chat(f"r{number}", "hello", model="slow") for number in range(60)])
     table = terminal("status", "--watch", "--limit", "1")
     assert table.returncode == 0, table.stderr
     assert batch.id in table.stdout
@@ -246,33 +242,31 @@ def test_options_of_prompts_go_with_prompts_only(terminal: Any, questions: Path)
 
 @pytest.mark.parametrize("command", ["submit in.jsonl --wait", "status BATCH --watch"])
 def test_a_command_that_waits_is_interrupted_and_says_how_to_go_on(
-    stack: RunningStack, tmp_path: Path, command: str
+    held: RunningStack, tmp_path: Path, command: str
 ) -> None:
-    requests = [a_chat(f"r{number}", f"{number}", model="endless") for number in range(3)]
+    requests = [a_chat(f"r{number}", f"{number}") for number in range(3)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
-    waiting = stack.submit(requests)
-    before = stack.client.batches.list(limit=1).data[0]
+    waiting = held.submit(requests)
     arguments = command.replace("BATCH", waiting.id).split()
-    key = {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
     with subprocess.Popen(
         [sys.executable, "-m", "batchyard.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, **key, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **address(held), "PYTHONPATH": str(ROOT)},
     ) as running:
         assert running.stderr is not None
         first = running.stderr.readline()  # it waits: a line of progress is there
         running.send_signal(signal.SIGINT)
         printed, complaint = running.communicate(timeout=60)
-    newest = stack.client.batches.list(limit=1).data[0]
+    newest = held.client.batches.list(limit=1).data[0]
     for batch_id in {waiting.id, newest.id}:
-        stack.client.batches.cancel(batch_id)
+        held.client.batches.cancel(batch_id)
     assert (running.returncode, printed) == (130, ""), first + complaint
     assert "Traceback" not in complaint
     if arguments[0] == "submit":
-        assert newest.id != before.id
+        assert newest.id != waiting.id
         assert f"interrupted: the batch goes on; `batchyard status {newest.id} --watch` takes it up" in complaint
     else:
         assert "interrupted: what was watched goes on" in complaint
@@ -307,9 +301,11 @@ def test_a_terminal_has_colours_and_the_link_to_the_page(stack: RunningStack, tm
             [*command, *arguments], stdout=theirs, stderr=theirs, cwd=tmp_path, env={**os.environ, **key, **environment}
         )
         os.close(theirs)
-        with os.fdopen(ours, "rb") as read, contextlib.suppress(OSError):
-            return read.read1(65536).decode()
-        return ""
+        shown = b""
+        with os.fdopen(ours, "rb", buffering=0) as read, contextlib.suppress(OSError):
+            while piece := read.read(65536):  # as much as the system hands on at a time
+                shown += piece
+        return shown.decode()
 
     batch_id = re.search(r"batch_\w+", submitted := on_terminal("submit", "in.jsonl"))
     assert batch_id is not None

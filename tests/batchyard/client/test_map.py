@@ -18,6 +18,12 @@ from batchyard.errors import ConfigurationError, RequestError, UnavailableError
 from tests.support.stacks import RunningStack
 
 
+@pytest.fixture(scope="module")
+def stack(stack: RunningStack) -> RunningStack:
+    """The shared stack as a project of this file's own sees it: the tests count batches."""
+    return stack.in_project("tests of map")
+
+
 @pytest.fixture(autouse=True)
 def server(stack: RunningStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shared stack is the one that the environment names."""
@@ -189,6 +195,8 @@ def test_importing_batchyard_imports_nothing_heavy() -> None:
         batchyard.mapp  # noqa: B018
 
 
+# tests/batchyard/cli/rows/test_map.py shows a cascade through the command, and test_filter.py that it is taken up.
+@pytest.mark.exhaustive
 def test_a_cascade_answers_rows_by_the_smaller_model_where_it_agrees(
     stack: RunningStack, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,7 +67,8 @@ def test_standard_output_gets_the_lines_behind_what_is_there(redirected: bool, t
     link, log = tmp_path / "stdout.jsonl", tmp_path / "log"
     link.symlink_to("/proc/self/fd/1")
     log.write_text("before\n")
-    code = "import sys, pathlib, tests.batchyard.client.test_output_files as t; t.write(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; from batchyard.client.output_files import written\n"
+    code += "with written(pathlib.Path(sys.argv[1])) as part: part.write_bytes(b'new\\n')"
     with log.open("ab") as stream:
         ended = subprocess.run(
             [sys.executable, "-c", code, link], cwd=ROOT, stdout=stream if redirected else subprocess.PIPE, check=True

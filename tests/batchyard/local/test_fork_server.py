@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,7 +24,11 @@ pytestmark = [
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ForkServer]:
-    (tmp_path / "waits.py").write_text("import sys, time\nprint(sys.argv[1:], flush=True)\ntime.sleep(60)\n")
+    # Each server, also one that takes another's place, imports module `shared` instead of those of the services.
+    shared = "from batchyard.local import fork_server\nfork_server._SHARED = ('shared',)\n"
+    (tmp_path / "sitecustomize.py").write_text(shared)
+    (tmp_path / "shared.py").touch()
+    (tmp_path / "waits.py").write_text("import sys, time\nprint(sys.argv[1:], flush=True)\ntime.sleep(600)\n")
     (tmp_path / "ends.py").write_text("import atexit\natexit.register(print, 'bye')\nraise SystemExit(3)\n")
     (tmp_path / "shown.py").write_text("import os\nprint(dict(os.environ))\n")
     folders = f"{tmp_path}:{services.import_path()['PYTHONPATH']}"
@@ -102,45 +104,33 @@ def test_copies_end_with_a_killed_server_and_another_one_starts_the_next(
 
 @pytest.mark.long
 def test_imports_that_hang_end_the_server_and_say_so(
-    server: ForkServer, start: Callable[..., ForkedProcess], monkeypatch: pytest.MonkeyPatch
+    server: ForkServer, start: Callable[..., ForkedProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(fork_server, "IMPORT_SECONDS", 0.1)
-    server.call(hang_imports)
+    (tmp_path / "shared.py").write_text("import time\ntime.sleep(600)\n")
     server.begin_imports(os.environ)
     with pytest.raises(BatchyardError, match="not imported within 0 s"):
         start("waits")
     monkeypatch.undo()
+    (tmp_path / "shared.py").write_text("")
     assert start("waits").poll() is None, "another server has started"
 
 
-def test_what_cannot_be_imported_is_named(server: ForkServer, start: Callable[..., ForkedProcess]) -> None:
-    server.call(break_imports)
+def test_what_cannot_be_imported_is_named(
+    server: ForkServer, start: Callable[..., ForkedProcess], tmp_path: Path
+) -> None:
+    (tmp_path / "shared.py").write_text("raise ImportError('broken')\n")
     server.begin_imports(os.environ)
-    with pytest.raises(BatchyardError, match=r"tasks\.app cannot be imported: ImportError: broken"):
+    with pytest.raises(BatchyardError, match="shared cannot be imported: ImportError: broken"):
         start("waits")
 
 
 def test_what_is_called_in_the_server_returns_or_raises_here(server: ForkServer, tmp_path: Path) -> None:
     assert server.call(os.getpid) == server.pid
     with pytest.raises(ConfigurationError, match="no such thing"):
-        server.call(refuse, "no such thing")
+        server.call(exec, "from batchyard.errors import ConfigurationError as Error; raise Error('no such thing')", {})
     with pytest.raises(FileNotFoundError):
         server.call(os.stat, tmp_path / "missing")
     psutil.Process(server.pid).kill()
     with pytest.raises(BatchyardError, match="fork server ended with exit code -9"):
         server.call(os.getpid)
-
-
-def hang_imports() -> None:
-    importlib.import_module = lambda _name: time.sleep(60)
-
-
-def break_imports() -> None:
-    def fail(_name: str) -> None:
-        raise ImportError("broken")
-
-    importlib.import_module = fail
-
-
-def refuse(reason: str) -> None:
-    raise ConfigurationError(reason)

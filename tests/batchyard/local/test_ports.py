@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -73,9 +73,15 @@ def test_a_service_can_listen_on_its_port_again_and_again_and_others_still_canno
 
 
 def test_a_closed_port_is_free_again() -> None:
-    with a_port() as port:
-        number = port.number
-    bind(number, reuse=False).close()
+    def is_free_again() -> bool:
+        with a_port() as port:
+            number = port.number
+        with suppress(OSError):
+            bind(number, reuse=False).close()
+            return True
+        return False
+
+    assert any(is_free_again() for _ in range(3)), "another program may get one of them meanwhile"
 
 
 def test_a_port_that_nobody_can_have_is_named_with_its_option() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from ray._private.node import Node
 
 from batchyard.local import ray_head
+from tests.support.rows import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
 STARTS_TWO_SERVERS = "sleep 100 & echo $! >>pids; sleep 100 & echo $! >>pids"
@@ -32,20 +32,19 @@ def head(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def servers(folder: Path) -> list[psutil.Process]:
-    """Wait for the two servers."""
-    deadline = time.monotonic() + 60
-    while not (folder / "pids").exists() or len((folder / "pids").read_text().split()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return [psutil.Process(int(pid)) for pid in (folder / "pids").read_text().split()]
+def servers(head: subprocess.Popen[bytes], folder: Path) -> list[psutil.Process]:
+    """Wait until the two servers are all that the head is the parent of, and return them."""
+
+    def pids() -> list[int]:
+        return [int(pid) for pid in (folder / "pids").read_text().split()] if (folder / "pids").exists() else []
+
+    until(lambda: len(pids()) == 2 and {child.pid for child in psutil.Process(head.pid).children()} == {*pids()})
+    return [psutil.Process(pid) for pid in pids()]
 
 
 def test_a_server_that_dies_ends_the_head_and_the_other_servers(tmp_path: Path) -> None:
     with head(tmp_path, STARTS_TWO_SERVERS) as process:
-        first, second = servers(tmp_path)
-        time.sleep(0.5)
-        assert process.poll() is None
+        first, second = servers(process, tmp_path)
         first.kill()
         assert process.wait(60) == 1
         assert psutil.wait_procs([second], 60)[1] == []
@@ -53,7 +52,7 @@ def test_a_server_that_dies_ends_the_head_and_the_other_servers(tmp_path: Path) 
 
 def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
     with head(tmp_path, STARTS_TWO_SERVERS) as process:
-        running = servers(tmp_path)
+        running = servers(process, tmp_path)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert psutil.wait_procs(running, 60)[1] == []
@@ -61,7 +60,7 @@ def test_sigterm_ends_the_servers_too(tmp_path: Path) -> None:
 
 def test_sigterm_ends_servers_that_do_not_heed_it(tmp_path: Path) -> None:
     with head(tmp_path, f"trap '' TERM; {STARTS_TWO_SERVERS}") as process:
-        running = servers(tmp_path)
+        running = servers(process, tmp_path)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert psutil.wait_procs(running, 60)[1] == []

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,7 @@ import pytest
 import celeryconfig
 from batchyard import queues, settings
 from batchyard.local import ports, services
+from tests.support.rows import until
 
 MODULE = [sys.executable, "-m", "batchyard.local.services"]
 
@@ -62,17 +63,15 @@ def test_the_process_becomes_the_service_and_takes_its_signals(tmp_path: Path) -
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
     environment = {"BATCHYARD_DATA": str(tmp_path), "BATCHYARD_MODELS": str(tmp_path / "models.toml")}
     environment |= {"BATCHYARD_ALLOW_SIMULATED": "1", "DATABASE_URL": f"sqlite:///{tmp_path}/new.db"}
-    port = ports.free()
-    with subprocess.Popen([*MODULE, "web", f"--port={port}"], env={**os.environ, **environment}) as web:
+    held = ports.Port("127.0.0.1", 0)  # until the service listens there nobody else can have it
+    held.share()
+    command = [*MODULE, "web", f"--port={held.number}"]
+    with closing(held), subprocess.Popen(command, env={**os.environ, **environment}) as web:
         try:
-            deadline = time.monotonic() + 180
-            while not ports.answers("127.0.0.1", port):
-                assert web.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=60).status_code == 200
+            until(lambda: web.poll() is not None or ports.answers("127.0.0.1", held.number))
+            assert httpx.get(f"http://127.0.0.1:{held.number}/healthz", timeout=60).status_code == 200
             web.send_signal(signal.SIGTERM)
-            assert web.wait(60) == 0
+            assert web.wait(180) == 0
         finally:
             web.kill()
 

@@ -15,14 +15,18 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+from batchyard import settings
+from batchyard.errors import ConfigurationError
 from batchyard.local import ports, process
+from batchyard.local.stack import Stack
 from tests.support.stacks import PATIENCE, RunningStack, a_chat
-from tests.support.terminal import batchyard
+from tests.support.terminal import batchyard, separate_process
 
 NAMES = ("gateway", "web", "worker", "housekeeper", "webhooks", "beat", "flower", "redis", "ray")
 ECHO = "[models.echo]\nengine = 'echo'\n"
@@ -44,23 +48,22 @@ def ready(stack: RunningStack) -> bool:
         return False
 
 
-def up(data: Path, *options: str, models: str = ECHO) -> subprocess.CompletedProcess[str]:
-    """Run an `up` that is expected to refuse."""
-    file = data.parent / "models.toml" if data.parent.is_dir() else Path("/dev/null")
-    if file.parent.is_dir() and file != Path("/dev/null"):
-        file.write_text(models)
-    command = [str(Path(sys.executable).parent / "batchyard"), "up", "--data", str(data), "--models", str(file)]
-    command += ["--flower-port", "0", *(options or ("--port", "0"))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **SIMULATED})
+def refused(data: Path, models: str = ECHO, port: int = 0, **options: str) -> str:
+    """Return why no stack starts on this data folder. Test `a_second_up` shows how the command says it."""
+    file = data.parent / "models.toml"
+    file.write_text(models)
+    in_force = settings.load(data=data, models=file, allow_simulated=True, **options)
+    with pytest.raises(ConfigurationError) as refusal:
+        Stack(in_force, port=port, flower_port=0)
+    return refusal.value.message
 
 
-def refused(result: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a refusal consists of."""
-    assert result.returncode == 2, result
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("batchyard: ")
-    return lines[0]
+def runs(stack: RunningStack, name: str) -> bool:
+    """True if the process that a pid file names runs."""
+    with suppress(ValueError, psutil.NoSuchProcess):  # the file is being written, or the process has ended
+        pid = int((stack.data / "run" / f"{name}.pid").read_text())
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +81,20 @@ def started_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 
 @pytest.fixture
 def private_stack(started_stack: RunningStack) -> RunningStack:
-    """The same stack, which is started again if a test has ended it."""
+    """The same stack, which is started again if a test has ended it, with all of its processes."""
     if started_stack.process.poll() is not None:
         started_stack.become(RunningStack.restart(started_stack.data, **SIMULATED))
+    eventually(lambda: all(runs(started_stack, name) for name in NAMES), "what a test has killed runs again")
     return started_stack
+
+
+@pytest.fixture
+def flower(private_stack: RunningStack) -> str:
+    """The address of Flower, which answers. A start does not wait for it."""
+    address = str(json.loads((private_stack.data / "run" / "stack.json").read_text())["flower"])
+    port = int(address.rpartition(":")[2])
+    eventually(lambda: ports.answers("127.0.0.1", port), "Flower answers")
+    return address
 
 
 def test_the_data_folder_holds_a_pid_file_and_a_log_of_every_process(private_stack: RunningStack) -> None:
@@ -122,29 +135,35 @@ def test_everything_listens_on_this_machine_only(private_stack: RunningStack) ->
     assert [where for where in listening if where[1].ip not in ("127.0.0.1", "::ffff:127.0.0.1")] == []
 
 
-def test_flower_wants_a_password(private_stack: RunningStack) -> None:
-    web = private_stack.processes("flower")[0]
-    port = next(c.laddr.port for c in web.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/workers", timeout=60)
-    assert caught.value.code == 401
+def test_flower_wants_a_password(flower: str) -> None:
+    assert httpx.get(f"{flower}/api/workers", timeout=60).status_code == 401
 
 
 def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_the_deployments_name(
-    private_stack: RunningStack,
+    private_stack: RunningStack, flower: str
 ) -> None:
+    user, password = (private_stack.data / "flower.auth").read_text().strip().split(":")
+
+    def told(what: str) -> dict[str, Any]:
+        return dict(httpx.get(f"{flower}/api/{what}", auth=(user, password), timeout=60).json())
+
+    def shown(batch: Any) -> dict[str, tuple[str, str]]:
+        tasks = told("tasks").values()
+        found = [(task["name"], (task["args"] or "").strip('"'), task["worker"]) for task in tasks]
+        return {name: (args, worker) for name, args, worker in found if batch.id in args or "batch_" not in args}
+
+    def hears() -> bool:
+        batch = private_stack.wait(private_stack.submit([a_chat("id", "x")]))
+        with suppress(AssertionError):
+            eventually(lambda: "batch.segment" in shown(batch), "Flower has heard of it", 2)
+            return True
+        return False
+
+    eventually(hears, "Flower hears of tasks, which it does not while it or its broker starts")
     steps = {"post_process": [{"step": "parquet"}]}
     batch = private_stack.wait(
         private_stack.submit([a_chat("id", "x")], metadata={"name": "the nightly run"}, extra_body=steps)
     )
-    flower = json.loads((private_stack.data / "run" / "stack.json").read_text())["flower"]
-    user, password = (private_stack.data / "flower.auth").read_text().strip().split(":")
-
-    def shown() -> dict[str, tuple[str, str]]:
-        tasks = httpx.get(f"{flower}/api/tasks", auth=(user, password), timeout=60).json().values()
-        found = [(task["name"], (task["args"] or "").strip('"'), task["worker"]) for task in tasks]
-        return {name: (args, worker) for name, args, worker in found if batch.id in args or "batch_" not in args}
-
     known = f"({batch.id}, 'the nightly run'"
     expected = {
         "batch.validate": (f"{known})", "housekeeper@batchyard"),
@@ -153,15 +172,11 @@ def test_flower_shows_each_task_of_a_batch_with_the_batchs_name_and_workers_of_t
         "post.parquet": (f"{known}, 0)", "housekeeper@batchyard"),
         "batch.finish": (f"{known})", "housekeeper@batchyard"),
     }
-    eventually(lambda: expected.items() <= shown().items(), "the tasks of the batch are in Flower", 30)
-    assert shown() == expected, "and beat's tasks are not there"
+    eventually(lambda: expected.items() <= shown(batch).items(), "the tasks of the batch are in Flower", 30)
+    assert shown(batch) == expected, "and beat's tasks are not there"
     names = {f"{name}@batchyard" for name in ("worker", "housekeeper", "webhooks")}
-
-    def workers() -> set[str]:
-        return set(httpx.get(f"{flower}/api/workers?refresh=1", auth=(user, password), timeout=60).json())
-
-    eventually(lambda: names <= workers(), "each has answered Flower, which waits for a second")
-    assert workers() <= names
+    eventually(lambda: names <= told("workers?refresh=1").keys(), "each has answered Flower, which waits for a second")
+    assert told("workers?refresh=1").keys() <= names
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show what a process has mapped")
@@ -183,9 +198,11 @@ def test_one_process_joins_ray_for_all_segments_and_the_rest_never_do(private_st
 
 
 def test_a_second_up_on_the_same_data_names_who_holds_it(private_stack: RunningStack) -> None:
-    message = refused(up(private_stack.data))
-    assert f"pid {private_stack.process.pid}" in message
-    assert str(private_stack.data) in message
+    options = ("--data", private_stack.data, "--port", "0", "--flower-port", "0")
+    second = separate_process("up", *options, folder=private_stack.data.parent, **SIMULATED)
+    assert (second.returncode, second.stdout, second.stderr.count("\n")) == (2, "", 1), second
+    assert second.stderr.startswith(f"batchyard: data folder {private_stack.data} is held by ")
+    assert f"pid {private_stack.process.pid}" in second.stderr
     eventually(lambda: ready(private_stack), "it runs on")
 
 
@@ -223,7 +240,12 @@ def test_a_killed_ray_is_started_again_and_the_logs_of_a_batch_tell_how_its_engi
 ) -> None:
     kill_and_wait(private_stack, "ray")  # and with it the engines of earlier batches
     batch = private_stack.wait(private_stack.submit([a_chat("id", "a new cluster")]))
-    shown = batchyard("logs", batch.id, "--data", private_stack.data, folder=tmp_path).stdout
+
+    def logged() -> str:
+        return batchyard("logs", batch.id, "--data", private_stack.data, folder=tmp_path).stdout
+
+    eventually(lambda: "worker: segment ended" in logged(), "the worker has said so, after the commit of the answers")
+    shown = logged()
     assert re.search(r"Z engine: engine starts \(.*model echo", shown), shown
     assert shown.index("worker: segment started") < shown.index("engine: engine started")
     assert shown.index("engine: engine started") < shown.index("worker: segment ended")
@@ -241,7 +263,7 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
     private_stack.process.kill()
     private_stack.process.wait()
     if sys.platform == "linux":  # it tells children that their parent has died
-        eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended", seconds=20)
+        eventually(lambda: process.tagged(str(private_stack.data)) == [], "everything has ended")
     # On IPv6, and with proxies at which nothing answers.
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
     ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it, and what it starts inherits that
@@ -275,11 +297,11 @@ def test_a_killed_up_leaves_nothing_after_the_next_which_two_signals_end_at_once
         again.kill()
 
 
-@pytest.mark.stack
+@pytest.mark.long
 def test_a_port_that_is_taken_is_named_with_its_holder_and_the_remedy(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        message = refused(up(tmp_path / "data", "--port", str(port)))
+        message = refused(tmp_path / "data", port=port)
         assert f"port {port}" in message
         assert f"pid {os.getpid()}" in message
         assert "--port" in message
@@ -294,25 +316,25 @@ def test_flower_takes_another_port_if_its_own_is_taken(caplog: pytest.LogCapture
     assert f"Flower takes port {other}: port {port} on 127.0.0.1 is taken by" in caplog.text
 
 
-@pytest.mark.stack
-def test_a_redis_that_does_not_answer_stops_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDIS_URL", f"rediss://127.0.0.1:{ports.free()}/0")
-    assert "REDIS_URL: the server cannot be used: " in refused(up(tmp_path / "data"))
+@pytest.mark.long
+def test_a_redis_that_does_not_answer_stops_the_start(tmp_path: Path) -> None:
+    refusal = refused(tmp_path / "data", redis_url="rediss://127.0.0.1:1/0")
+    assert refusal.startswith("REDIS_URL: the server cannot be used: ")
 
 
-@pytest.mark.stack
+@pytest.mark.long
 def test_wrong_models_stop_the_start(tmp_path: Path) -> None:
-    assert "models.echo.engin: unknown key" in refused(up(tmp_path / "data", models="[models.echo]\nengin = 'echo'\n"))
+    assert "models.echo.engin: unknown key" in refused(tmp_path / "data", models="[models.echo]\nengin = 'echo'\n")
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.stack
+@pytest.mark.long
 def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with sqlite3.connect(tmp_path / "data" / "batchyard.db") as connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
         connection.execute("INSERT INTO alembic_version VALUES ('9999')")
-    assert "newer version" in refused(up(tmp_path / "data"))
+    assert "newer version" in refused(tmp_path / "data")
 
 
 def test_a_low_limit_of_open_files_is_noticed() -> None:

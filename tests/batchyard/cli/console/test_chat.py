@@ -91,7 +91,7 @@ class Conversation:
     def read_to(self, text: str) -> str:
         """Return what was shown since the last time, up to this text."""
         while text not in self._shown:
-            assert select.select([self._ours], [], [], 60)[0], self._shown
+            assert select.select([self._ours], [], [], 180)[0], self._shown
             self._shown += os.read(self._ours, 4096).decode()
         shown, _, self._shown = self._shown.partition(text)
         return shown + text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,28 @@ from batchyard import signatures
 from batchyard.client import verification
 from batchyard.comparing.differences import difference
 from batchyard.comparing.shares import share_bounds
+from tests.batchyard.cli.conftest import terminal_of
 from tests.support.stacks import RunningStack, a_chat
 
 
-@pytest.fixture
-def downloaded(terminal: Any, stack: RunningStack, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def whole(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all files of a batch that has answers, an error and a step."""
     requests = [a_chat(f"r{number}", f"question {number}") for number in range(20)]
     requests.insert(7, a_chat("refused", "hello", temperature="warm"))
     requests += [a_chat("r3", "the same id again"), a_chat(7, "an id that is no text")]  # type: ignore[arg-type]
     batch = stack.wait(stack.submit(requests, extra_body={"on_invalid": "skip", "post_process": [{"step": "parquet"}]}))
     assert (batch.request_counts.completed, batch.request_counts.failed) == (20, 3)
-    folder = tmp_path / "downloaded"
-    result = terminal("download", batch.id, folder)
+    folder = tmp_path_factory.mktemp("batch") / "whole"
+    result = terminal_of(stack, folder.parent)("download", batch.id, folder)
     assert result.returncode == 0, result.stderr
     return folder
+
+
+@pytest.fixture
+def downloaded(whole: Path, tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(whole, tmp_path / "downloaded"))
 
 
 def lines(file: Path) -> list[str]:

@@ -141,10 +141,13 @@ def test_warnings_stand_beside_the_result_for_scripts(terminal: Terminal, server
 
 
 @pytest.mark.parametrize("command", [RUN, (*CREATE, "--wait")])
-def test_items_that_failed_are_an_exit_code(command: tuple[str, ...], terminal: Terminal, server: Server) -> None:
-    server.counts = COUNTS | {"completed": 1, "failed": 1}
+@pytest.mark.parametrize(("state", "words"), [("failed", "failed"), ("stuck", "are stuck")])
+def test_items_that_failed_or_are_stuck_are_an_exit_code(
+    command: tuple[str, ...], state: str, words: str, terminal: Terminal, server: Server
+) -> None:
+    server.counts = COUNTS | {"completed": 1, state: 1}
     code, _, complaint = terminal(*command)
-    assert code == 1 and "1 of 2 items failed; `batchyard job items job_0 --state failed` tells why" in complaint
+    assert code == 1 and f"1 of 2 items {words}; `batchyard job items job_0 --state {state}` tells why" in complaint
 
 
 def test_an_output_of_another_kind_is_refused_before_anything_is_sent(terminal: Terminal, server: Server) -> None:

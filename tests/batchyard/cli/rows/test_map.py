@@ -18,26 +18,21 @@ import pytest
 
 from batchyard import map as batchyard_map
 from batchyard.client.api import ApiClient
+from tests.batchyard.cli.conftest import address, terminal_of
 from tests.support.rows import until
 from tests.support.stacks import RunningStack
-from tests.support.terminal import Result, batchyard
+from tests.support.terminal import Result
 
-ROWS = 2_000
+ROWS = 400
 COMMAND = str(Path(sys.executable).parent / "batchyard")
 
 
 @pytest.fixture
-def server(stack: RunningStack) -> dict[str, str]:
-    """The settings by which a command finds the shared stack."""
-    return {"BATCHYARD_URL": stack.url, "BATCHYARD_API_KEY": stack.key}
-
-
-@pytest.fixture
-def terminal(server: dict[str, str], tmp_path: Path) -> Any:
+def terminal(stack: RunningStack, tmp_path: Path) -> Any:
     """Runs `batchyard map` against the shared stack, in a folder of the test."""
 
     def run(*arguments: str, code: int = 0) -> Result:
-        ended = batchyard("map", *arguments, folder=tmp_path, **server)
+        ended: Result = terminal_of(stack, tmp_path)("map", *arguments)
         assert ended.returncode == code, ended.stderr
         return ended
 
@@ -50,7 +45,7 @@ def read_csv(file: Path) -> list[dict[str, str]]:
 
 
 def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_computes_nothing_twice(
-    terminal: Any, server: dict[str, str], tmp_path: Path, calls: Path
+    stack: RunningStack, held: RunningStack, tmp_path: Path, calls: Path
 ) -> None:
     empty = set(range(7, ROWS, ROWS // 20))
     with (tmp_path / "in.csv").open("w", newline="") as text:
@@ -58,13 +53,18 @@ def test_a_map_that_is_killed_and_called_again_has_every_row_in_order_and_comput
         writer.writerow(["id", "text", "note"])
         writer.writerows([f"{n:05}", "NaN" if n in empty else f"word {n}, killed", 'a "note"\n'] for n in range(ROWS))
     arguments = ("in.csv", "-t", "Sentiment of: {text}", "-m", "logged", "-o", "out.csv", "--null-value", "NaN")
-    with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}) as running:
+    before = {batch.id for batch in held.client.batches.list()}
+    with subprocess.Popen([COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **address(held)}) as running:
+        until(lambda: {batch.id for batch in held.client.batches.list()} > before)
+        running.send_signal(signal.SIGSTOP)
+        stack.limit_segments(tmp_path.name, None)
         until(lambda: calls.exists() and len(calls.read_text().splitlines()) > ROWS // 10)
         running.kill()
     assert running.returncode == -signal.SIGKILL, "it was killed in the middle"
     assert not (tmp_path / "out.csv").exists()
 
-    again = terminal(*arguments)
+    again = terminal_of(held, tmp_path)("map", *arguments)
+    assert again.returncode == 0, again.stderr
     assert f"{ROWS - len(empty)} of {ROWS} rows answered (simulated): out.csv" in again.stdout
     assert "taking up batch" in again.stderr
     assert f"{len(empty)} without an answer: column text is empty" in again.stderr
@@ -117,23 +117,19 @@ def test_a_filtered_frame_in_a_file_gives_the_prompts_of_the_frame_and_keeps_its
     assert list(batchyard_map(frame, "{*}", model="echo", server=server, progress=False)) == list(written.answer)
 
 
-def test_ctrl_c_says_what_goes_on_and_how_to_end_it(
-    server: dict[str, str], stack: RunningStack, tmp_path: Path
-) -> None:
+def test_ctrl_c_says_what_goes_on_and_how_to_end_it(held: RunningStack, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("text\na\n")
-    arguments = ("in.csv", "-t", "{text}", "-m", "endless", "-o", "out.csv", "--again")
-    before = {batch.id for batch in stack.client.batches.list(limit=100)}
-    with subprocess.Popen(
-        [COMMAND, "map", *arguments], cwd=tmp_path, env={**os.environ, **server}, stderr=subprocess.PIPE, text=True
-    ) as running:
+    arguments = ("in.csv", "-t", "{text}", "-m", "echo", "-o", "out.csv", "--again")
+    command, environment = [COMMAND, "map", *arguments], {**os.environ, **address(held)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         lines = [running.stderr.readline(), running.stderr.readline()]  # the simulated model, and progress
         running.send_signal(signal.SIGINT)
         complaint = "".join(lines) + running.communicate(timeout=60)[1]
-    (made,) = {batch.id for batch in stack.client.batches.list(limit=100)} - before
-    stack.client.batches.cancel(made)
+    made, *_ = (batch.id for batch in held.client.batches.list())
+    held.client.batches.cancel(made)
     assert running.returncode == 130 and "the same command without --again goes on with what has no answer" in complaint
-    assert f"{made} goes on at {stack.url}; `batchyard cancel {made}` ends it" in complaint
+    assert f"{made} goes on at {held.url}; `batchyard cancel {made}` ends it" in complaint
 
 
 def test_a_request_that_failed_makes_the_command_exit_1_and_its_row_says_why(terminal: Any, tmp_path: Path) -> None:
