@@ -33,6 +33,7 @@ def no_engine_left(cluster: str) -> Iterator[None]:
 
 def test_an_engine_that_is_late_to_say_that_it_runs_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     name = directory.actor_name(SPEC, TIMEOUTS.request_timeout, 0)
+    monkeypatch.setattr(live, "READY_SECONDS", 0.2)
 
     def start_and_stall(*arguments: Any) -> Any:
         started = start_replicas(*arguments)

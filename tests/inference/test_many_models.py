@@ -14,7 +14,7 @@ from inference.residents.session import EngineTimeouts
 from tests.support.ray_nodes import stop_engines
 from tests.support.rows import chat, table, until
 
-ENGINES = 3
+ENGINES = 2
 SHARE = 0.01
 """Of a CPU. Of engines that ask for no more, a hundred leave half of two CPUs free."""
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 
+from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
@@ -56,6 +57,12 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     assert replies.marked(answer, real) == answer
     assert replies.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
     assert replies.marked_versions(real) == real.versions()
+
+
+def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one() -> None:
+    spec = ModelSpec(name="e", engine="echo", engine_args={"latency": 5})
+    with pytest.raises(EngineStartError, match=r"engine_args\.latency.*latency_ms"):
+        asyncio.run(actor.EngineActor("a", spec, 120.0).ready(60))
 
 
 class Odd(Echo):
