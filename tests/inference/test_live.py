@@ -18,6 +18,7 @@ from inference.live import LiveReplicas
 from inference.ray.starts import start_replicas
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
+from tests.support.ray_nodes import stop_engines
 from tests.support.rows import until
 
 SPEC = ModelSpec(name="late", engine="echo")
@@ -27,15 +28,16 @@ TIMEOUTS = EngineTimeouts(request_timeout=30.0, start_timeout=240.0, idle_second
 @pytest.fixture(autouse=True)
 def no_engine_left(cluster: str) -> Iterator[None]:
     yield
-    directory.stop_all()
+    stop_engines()
 
 
 def test_an_engine_that_is_late_to_say_that_it_runs_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     name = directory.actor_name(SPEC, TIMEOUTS.request_timeout, 0)
+    monkeypatch.setattr(live, "READY_SECONDS", 0.2)
 
     def start_and_stall(*arguments: Any) -> Any:
         started = start_replicas(*arguments)
-        pid = directory.states()[name].process["pid"]
+        pid = directory.states(60.0)[name].process["pid"]
         os.kill(pid, signal.SIGSTOP)
         threading.Timer(live.READY_SECONDS + 1, os.kill, (pid, signal.SIGCONT)).start()
         return started
@@ -43,17 +45,18 @@ def test_an_engine_that_is_late_to_say_that_it_runs_has_an_address(monkeypatch: 
     monkeypatch.setattr(live, "start_replicas", start_and_stall)
     replicas = LiveReplicas(TIMEOUTS)
     assert [engine.name for engine in replicas.start(SPEC, threading.Event(), lambda _: None)] == [name]
-    assert [engine.name for engine in replicas.running(SPEC)] == [name]
+    assert [engine.name for engine in replicas.running(SPEC, first_seconds=60.0)] == [name]
 
 
 def test_an_engine_that_hangs_is_killed_and_one_that_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = LiveReplicas(TIMEOUTS)
     (engine,) = replicas.start(SPEC, threading.Event(), lambda _: None)
     assert replicas.end_if_hanging(SPEC, engine.name) is None
-    process = psutil.Process(directory.states()[engine.name].process["pid"])
+    process = psutil.Process(directory.states(60.0)[engine.name].process["pid"])
     process.suspend()
-    monkeypatch.setattr(live, "HANGING_SECONDS", 1.0)
-    death = replicas.end_if_hanging(SPEC, engine.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(live, "HANGING_SECONDS", 1.0)
+        death = replicas.end_if_hanging(SPEC, engine.name)
     assert death is not None and (death.model, death.requests, death.next) == ("late", 0, "starts_again")
     assert death.reason == "the engine's process did not answer for 1 seconds and was killed"
     until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
@@ -68,7 +71,7 @@ def test_the_death_of_an_idle_engine_is_known_once_and_its_stop_is_none() -> Non
 
     start()
     assert live.deaths(SPEC.name) == []
-    os.kill(directory.states()[name].process["pid"], signal.SIGKILL)
+    os.kill(directory.states(60.0)[name].process["pid"], signal.SIGKILL)
     deadline = time.monotonic() + 270
     while not (found := live.deaths(SPEC.name)):
         assert time.monotonic() < deadline

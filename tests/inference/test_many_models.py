@@ -11,9 +11,10 @@ from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import directory
 from inference.residents.session import EngineTimeouts
+from tests.support.ray_nodes import stop_engines
 from tests.support.rows import chat, table, until
 
-ENGINES = 3
+ENGINES = 2
 SHARE = 0.01
 """Of a CPU. Of engines that ask for no more, a hundred leave half of two CPUs free."""
 
@@ -21,9 +22,9 @@ SHARE = 0.01
 @pytest.fixture(autouse=True)
 def no_other_engines(cluster: str) -> Iterator[None]:
     """End what other tests left, which would count here, and what these leave."""
-    directory.stop_all()
+    stop_engines()
     yield
-    directory.stop_all()
+    stop_engines()
 
 
 def answered(model: str, requests: int) -> int:

@@ -38,7 +38,7 @@ def test_what_is_ready_is_returned_at_once() -> None:
 def test_after_its_time_a_wait_returns_what_there_is() -> None:
     began = time.monotonic()
     assert wait("late", "ready", num_returns=2) == (["ready"], ["late"])
-    assert 0.03 < time.monotonic() - began < 5
+    assert 0.03 < time.monotonic() - began < 60
 
 
 def test_a_wait_that_nobody_wants_any_more_ends_within_a_slice() -> None:

@@ -20,6 +20,11 @@ def gpus() -> float:
     return float(ray.cluster_resources().get("GPU", 0))
 
 
+def stop_engines() -> None:
+    """Stop all engines. The next test sees none of them."""
+    until(lambda: not directory.stop_all())
+
+
 def kill(node: subprocess.Popen[bytes]) -> None:
     """Kill a node with all that runs there, at once."""
     root = psutil.Process(node.pid)

@@ -19,7 +19,13 @@ class _Clock(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """The loop. Nothing outside of it, such as a thread or a network, may be waited for."""
+    """The loop. Nothing outside of it, such as a thread or a network, may be waited for.
+
+    Attributes:
+        timers: how many were set.
+    """
+
+    timers = 0
 
     def __init__(self) -> None:
         self._clock = _Clock()
@@ -27,6 +33,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now
+
+    def call_at(self, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        self.timers += 1
+        return super().call_at(*arguments, **options)
 
 
 def run(scene: Coroutine[Any, Any, T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from batchyard import models
 from batchyard.errors import ConfigurationError
+from batchyard.local import ports
 from inference import catalog
 from inference.doctor import servers
 from inference.doctor.folder import Finding
@@ -100,14 +102,12 @@ def test_all_models_of_all_servers_become_entries_that_are_read_as_a_models_file
 
 
 def test_a_server_that_cannot_be_asked_says_why_and_what_to_do() -> None:
-    with listening(Server()) as gone:
-        pass
-    with pytest.raises(ConfigurationError, match=r"refused.*start it"):
-        servers.listed(gone.url)
+    with closing(ports.Port("127.0.0.1", 0)) as port, pytest.raises(ConfigurationError, match=r"refused.*start it"):
+        servers.listed(f"http://127.0.0.1:{port.number}/v1")
     with pytest.raises(ConfigurationError, match="write the base URL"):
         servers.listed("gpu1:8000")
     with pytest.raises(ConfigurationError, match="NO_SUCH_KEY is not set"):
-        servers.listed(gone.url, "NO_SUCH_KEY")
+        servers.listed("http://127.0.0.1:1/v1", "NO_SUCH_KEY")
     with listening(Server(probe=401)) as locked, pytest.raises(ConfigurationError, match="--server-key-env"):
         servers.listed(locked.url)
     with listening(Server(probe=404)) as other, pytest.raises(ConfigurationError, match="lists no models"):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import psutil
 import pyarrow as pa
 import pytest
 from ray.util import placement_group, remove_placement_group
@@ -15,10 +16,10 @@ from ray.util import placement_group, remove_placement_group
 from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference import pipeline
-from inference.ray import starts
+from inference.ray import replicas, starts
 from inference.residents import directory, gpu_eviction
 from inference.residents.session import EngineTimeouts
-from tests.support.ray_nodes import gpu_node, gpus
+from tests.support.ray_nodes import gpu_node, gpus, stop_engines
 from tests.support.rows import chat, table, until
 
 CHAT = "/v1/chat/completions"
@@ -28,7 +29,7 @@ IN_FLIGHT, LATENCY = 32, 0.5
 @pytest.fixture(autouse=True)
 def no_engine_left(cluster: str) -> Iterator[None]:
     yield
-    directory.stop_all()
+    stop_engines()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def a_model(num_gpus: int = 1) -> ModelSpec:
 
 def answers(rows: int) -> Iterator[int]:
     """The lines of rows that were answered, as they come. None may be an error."""
-    timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=240.0, idle_seconds=60.0)
+    timeouts = EngineTimeouts(request_timeout=240.0, start_timeout=240.0, idle_seconds=60.0)
     for answered in pipeline.run(a_model(), CHAT, table(chat(*map(str, range(rows)))), timeouts):
         for row in answered.to_pylist():
             assert row["ok"], json.loads(row["answer"])
@@ -66,6 +67,14 @@ def requests() -> list[int]:
     return sorted(state.answered for state in directory.states().values())
 
 
+def answered_beside(first: str) -> int:
+    """Return how much engines beside this one have answered, as far as they say so soon."""
+    states = directory.states(timeout=0.5).values()
+    return sum(state.answered for state in states if state.name != first)
+
+
+# The test of a replica that comes later begins with the one that finds room.
+@pytest.mark.exhaustive
 def test_a_model_runs_with_the_replicas_that_find_room(node: Callable[[], Callable[[], None]]) -> None:
     node()
     assert sorted(answers(100)) == list(range(100))
@@ -88,17 +97,21 @@ def test_a_replica_that_comes_later_takes_its_part_until_it_is_killed_with_its_n
     with gpu_node(cluster, '--resources={"later": 1}') as kill:
         taken = placement_group([{"GPU": 1, "later": 1}])
         assert taken.wait(240)
-        run = answers(800)
+        run = answers(500)
         lines = [next(run)]
         until(lambda: len(requests()) == 1)
+        (first,) = directory.states(timeout=60.0).values()
+        process = psutil.Process(first.process["pid"])
+        process.suspend()  # however late the other one comes, there are rows for it
         remove_placement_group(taken)
-        until(lambda: len(requests()) == 2 and requests()[0] >= 64, seconds=60)
+        until(lambda: answered_beside(first.name) >= 64)
+        process.resume()
         kill()
         began = time.monotonic()
         lines += run
         seconds = time.monotonic() - began
-    assert sorted(lines) == list(range(800)), "its rows have moved to the other"
-    assert seconds < 4 * 800 / IN_FLIGHT * LATENCY, "much longer than one replica needs"
+    assert sorted(lines) == list(range(500)), "its rows have moved to the other"
+    assert seconds < 60, "one replica needs 8 s for all"
 
 
 @pytest.mark.exhaustive
@@ -119,7 +132,8 @@ def test_a_run_whose_only_node_with_room_has_gone_says_so(
         list(pipeline.run(spec, CHAT, table(chat("hi", "ho")), timeouts))
 
 
-def test_turns_of_an_item_go_to_the_replica_that_had_the_turns_before() -> None:
+def test_turns_of_an_item_go_to_the_replica_that_had_the_turns_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "SHARE_SECONDS", 600.0)  # one that is late to be there keeps its rows
     spec = ModelSpec(name="m", engine="echo", replicas=2, max_in_flight=IN_FLIGHT)
     timeouts = EngineTimeouts(request_timeout=30.0, start_timeout=240.0, idle_seconds=60.0)
 
@@ -129,12 +143,13 @@ def test_turns_of_an_item_go_to_the_replica_that_had_the_turns_before() -> None:
         names = pa.array([f"item-{number}/turn.{turn}.0" for number in range(items)])
         rows = rows.set_column(rows.schema.get_field_index("custom_id"), "custom_id", names)
         assert sum(answered.num_rows for answered in pipeline.run(spec, CHAT, rows, timeouts, by_item=True)) == items
-        return [state.answered for _, state in sorted(directory.states().items())]
+        return [state.answered for _, state in sorted(directory.states(timeout=60.0).items())]
 
     until(lambda: len(run(0, 1)) == 2, seconds=60)
     before = run(0, 1)
-    first = [after - earlier for after, earlier in zip(run(1, 40), before, strict=True)]
-    assert sum(first) == 40 and min(first) > 5
+    items = IN_FLIGHT  # a run of more would have its caller in another process
+    first = [after - earlier for after, earlier in zip(run(1, items), before, strict=True)]
+    assert sum(first) == items and min(first) > 5
     for turn in range(2, 5):
-        answered = run(turn, 40)
+        answered = run(turn, items)
         assert answered == [earlier + turn * number for earlier, number in zip(before, first, strict=True)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import psutil
 import pyarrow as pa
 import pytest
+import ray
 
+from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec
 from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
@@ -17,6 +21,18 @@ from inference.residents import actor, memory, replies
 from inference.residents.replies import CLOSED, EngineReply, unpacked
 from inference.residents.session import EngineSession
 from tests.support.rows import chat
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an engine tell its state outside of a cluster: Ray would start one, and keep it for the tests that follow."""
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_accelerator_ids=dict))
+
+
+async def holds(resident: actor.EngineActor, requests: int) -> None:
+    """Wait until so many requests are in the engine."""
+    while (await resident.state())["in_flight"] != requests:  # noqa: ASYNC110  what changes here has no event
+        await asyncio.sleep(0.01)
 
 
 class Pretender(Echo):
@@ -41,6 +57,12 @@ def test_answers_are_marked_by_what_the_engines_class_says() -> None:
     assert replies.marked(answer, real) == answer
     assert replies.marked_versions(simulated) == {"engine": "pretender", "simulated": "true"}
     assert replies.marked_versions(real) == real.versions()
+
+
+def test_an_unknown_engine_argument_is_a_start_error_with_the_nearest_right_one() -> None:
+    spec = ModelSpec(name="e", engine="echo", engine_args={"latency": 5})
+    with pytest.raises(EngineStartError, match=r"engine_args\.latency.*latency_ms"):
+        asyncio.run(actor.EngineActor("a", spec, 120.0).ready(60))
 
 
 class Odd(Echo):
@@ -181,7 +203,7 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
         requests = [(line, line, 1, json.dumps(chat("hello")[0])) for line in range(5)]
         endpoint = "/v1/chat/completions"
         exchange = asyncio.create_task(resident.exchange(session, "caller", endpoint, requests))
-        await asyncio.sleep(0.1)
+        await holds(resident, 2)
         await resident.close("other work")
         await resident.close("work")
         Withholding.may.set()
@@ -199,29 +221,27 @@ def test_a_session_that_is_closed_has_its_requests_in_the_engine_answered_and_no
     asyncio.run(asyncio.wait_for(scene(), 120))
 
 
-@pytest.mark.stack
 def test_a_session_that_is_dropped_frees_the_engine_and_its_caller_hears_of_it() -> None:
     async def scene() -> None:
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"latency_ms": 60_000}), 120.0)
         await resident.ready(60)
         session, request = EngineSession("run", "work", 1, 8), (0, 0, 1, json.dumps(chat("hello")[0]))
         exchange = asyncio.create_task(resident.exchange(session, "caller", "/v1/chat/completions", [request]))
-        await asyncio.sleep(0.1)
-        assert (await resident.state())["in_flight"] == 1
+        await holds(resident, 1)
         await resident.drop("run")
         assert await exchange is None
-        assert (await resident.state())["in_flight"] == 0
+        await holds(resident, 0)
         again = await resident.exchange(session, "caller", "/v1/chat/completions", [request])
         assert again is None, "a caller that runs on sends nothing more"
 
     asyncio.run(asyncio.wait_for(scene(), 120))
 
 
-@pytest.mark.stack
 def test_an_engine_says_how_long_it_started_how_much_it_runs_at_once_and_the_most_memory_it_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [])  # other tests' come and go
 
     async def scene() -> None:
         resident = actor.EngineActor("a", ModelSpec(name="e", engine="echo", engine_args={"slots": 3}), 120.0)

@@ -13,7 +13,7 @@ from batchyard.models import ModelSpec
 from inference import pipeline
 from inference.residents import directory, gpu_eviction
 from inference.residents.session import EngineTimeouts
-from tests.support.ray_nodes import gpu_node
+from tests.support.ray_nodes import gpu_node, stop_engines
 from tests.support.rows import chat, table
 
 CHAT = "/v1/chat/completions"
@@ -30,7 +30,7 @@ def gpu(cluster: str) -> Iterator[None]:
 def no_engine_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gpu_eviction, "PLACING_SECONDS", 1.0)
     yield
-    directory.stop_all()
+    stop_engines()
 
 
 def start(name: str, *texts: str, **arguments: Any) -> Generator[pa.Table]:

@@ -118,7 +118,7 @@ def test_a_request_that_is_ended_by_its_id_tells_what_was_computed(stream: bool)
         with contextlib.suppress(aiohttp.ClientError):
             (await sent).close()
 
-    served(scene, ms_per_token=20)
+    served(scene, ms_per_token=5)
 
 
 def test_a_live_request_takes_the_place_of_a_batchs() -> None:
@@ -139,11 +139,11 @@ def test_a_live_request_takes_the_place_of_a_batchs() -> None:
 
 def test_a_flex_request_waits_its_turn_and_is_refused_when_that_does_not_come() -> None:
     async def scene(session: aiohttp.ClientSession, _address: LiveAddress, queue: AdmissionQueue) -> None:
-        headers = {TIER: "flex", PROJECT: "p", WAIT_SECONDS: "0.3"}
-        async with session.post(CHAT.path, json=question("hi"), headers=headers) as response:
+        headers = {TIER: "flex", PROJECT: "p"}
+        async with session.post(CHAT.path, json=question("hi"), headers=headers | {WAIT_SECONDS: "60"}) as response:
             assert response.status == 200
         await queue.drain()
-        async with session.post(CHAT.path, json=question("hi"), headers=headers) as response:
+        async with session.post(CHAT.path, json=question("hi"), headers=headers | {WAIT_SECONDS: "0.1"}) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (429, "resource_unavailable")
         queue.reopen()
         assert queue.inside == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,10 +35,15 @@ def test_before_the_first_look_there_is_nothing_to_say(vmstat: Path) -> None:
     assert Memory().phrase() == ""
 
 
-def test_a_reason_names_what_there_was_and_whether_the_kernel_ended_a_process(vmstat: Path, sizes: list[int]) -> None:
+def test_a_reason_names_what_there_was_and_whether_the_kernel_ended_a_process(
+    vmstat: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now[0]))
     seen = Memory()
     seen.look()
-    assert seen.phrase().startswith("0 s before, its processes had 2.0 GiB, and ")
+    now[0] += 3
+    assert seen.phrase().startswith("3 s before, its processes had 2.0 GiB, and ")
     assert seen.phrase().endswith(f"GiB were free; {NO_KILL}")
     vmstat.write_text("oom_kill 4\n")
     assert seen.phrase().endswith("; the kernel ended 1 for want of memory")

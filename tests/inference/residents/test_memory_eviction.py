@@ -14,6 +14,7 @@ from inference.doctor import memory
 from inference.doctor.memory import Machine
 from inference.residents import directory, memory_eviction
 from inference.residents.session import EngineTimeouts
+from tests.support.ray_nodes import stop_engines
 from tests.support.rows import chat, table, until
 
 GIB = 2**30
@@ -21,9 +22,9 @@ GIB = 2**30
 
 @pytest.fixture(autouse=True)
 def no_engine_left(cluster: str) -> Iterator[None]:
-    directory.stop_all()
+    stop_engines()
     yield
-    directory.stop_all()
+    stop_engines()
 
 
 def run(name: str, *bodies: dict[str, Any], **arguments: Any) -> Generator[int]:
@@ -43,10 +44,15 @@ def idle(*names: str) -> bool:
     return {state.model for state in states if state.idle_seconds > directory.IDLE_SECONDS} >= set(names)
 
 
-def test_the_longest_idle_engine_makes_way_until_the_next_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("oldest", "older", "newest"):
+def test_the_longest_idle_engine_makes_way_until_the_next_fits_and_none_where_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("oldest", "older", "newest")
+    for name in names:
         assert sum(run(name, *chat("hi"))) == 1
-    until(lambda: idle("oldest", "older", "newest"))
+    until(lambda: idle(*names))
+    memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
+    assert models() == {*names}
     ended: list[str] = []
     evict = directory.evict
     monkeypatch.setattr(directory, "evict", lambda name: ended.append(name) or evict(name))
@@ -62,12 +68,5 @@ def test_an_engine_at_work_stays_however_little_memory_there_is(monkeypatch: pyt
     until(lambda: idle("warm"))
     next(answers)
     memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
-    assert models() == {"busy"}
+    until(lambda: models() == {"busy"})
     answers.close()
-
-
-def test_where_memory_is_there_every_engine_stays() -> None:
-    assert sum(run("warm", *chat("hi"))) == 1
-    until(lambda: idle("warm"))
-    memory_eviction.evict_idle(ModelSpec(name="next", engine="echo"))
-    assert models() == {"warm"}

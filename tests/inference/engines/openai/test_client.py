@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 
 import pytest
 
@@ -72,9 +73,9 @@ def test_a_status_is_named_with_its_phrase() -> None:
 
 def test_a_request_to_a_port_where_nobody_listens_was_not_run() -> None:
     async def scene(http: EndpointClient) -> None:
-        with pytest.raises(NoReply) as caught:
+        with closing(ports.Port("127.0.0.1", 0)) as port, pytest.raises(NoReply) as caught:
             await http.post(
-                RemoteEndpoint(f"http://127.0.0.1:{ports.free()}/v1", 8, 0.0), "/chat/completions", Content(b"{}")
+                RemoteEndpoint(f"http://127.0.0.1:{port.number}/v1", 8, 0.0), "/chat/completions", Content(b"{}")
             )
         assert not caught.value.connected
 

@@ -31,7 +31,7 @@ def ask(server: Server, **body: Any) -> EngineAnswer:
     entry["allowed_media_domains"] = ["127.0.0.1"]
 
     async def scene() -> EngineAnswer:
-        engine = OpenAI(ModelSpec(name="ours", engine="openai", endpoints=(PATH,), engine_args=entry), 5.0)
+        engine = OpenAI(ModelSpec(name="ours", engine="openai", endpoints=(PATH,), engine_args=entry), 60.0)
         await engine.start()
         try:
             return await engine.answer(PATH, {"model": "ours", **body})

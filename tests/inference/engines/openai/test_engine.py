@@ -8,9 +8,10 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -22,6 +23,7 @@ from batchyard.models import ModelSpec, vllm_installed
 from inference import catalog
 from inference.engine import Engine, EngineAnswer
 from inference.engines.openai import client, endpoints
+from inference.engines.openai import engine as openai_engine
 from inference.engines.registry import check_arguments, engine_class
 from inference.residents.session import EngineTimeouts
 from tests.support.rows import all_answers, chat, table
@@ -331,13 +333,21 @@ def test_the_endpoints_own_name_of_the_model_is_kept_beside_ours() -> None:
 
 
 def test_a_request_that_runs_too_long_times_out_and_the_others_are_answered() -> None:
-    with serving(Server(latency=3), Server()) as servers:
-        slow, *_ = servers
+    async def scene(model: ModelSpec, slow: Server) -> list[EngineAnswer]:
+        async with started(model, request_timeout=0.5) as engine:
+            slow.stuck = threading.Event()
+            late = asyncio.create_task(engine.answer(CHAT, chat("a")[0]))
+            await comes_true(lambda: bool(slow.asked))
+            engine.request_timeout = 60.0  # of the others, which nothing delays but the machine
+            others = asyncio.create_task(all_answers(engine, CHAT, chat(*"bcdef")))
+            await late
+            slow.stuck.set()
+            return [late.result(), *await others]
+
+    with serving(Server(), Server()) as servers:
         model = spec(*servers, endpoints=[{"url": one.url, "max_in_flight": 1} for one in servers])
-        answers = ask(model, *"abcdef", request_timeout=1.5)
-    codes = [one.error and one.error["code"] for one in answers]
-    assert 1 <= codes.count("request_timeout") == len(slow.asked) < 6
-    assert codes.count(None) == 6 - len(slow.asked)
+        answers = asyncio.run(scene(model, servers[0]))
+    assert [one.error and one.error["code"] for one in answers] == ["request_timeout"] + [None] * 5
 
 
 def test_an_endpoint_that_does_not_answer_in_time_is_degraded_and_given_less() -> None:
@@ -347,7 +357,7 @@ def test_an_endpoint_that_does_not_answer_in_time_is_degraded_and_given_less() -
             (state,) = engine.endpoints()
             return state
 
-    with serving(Server(latency=0.5)) as (server,):
+    with serving(Server(latency=30)) as (server,):
         state = asyncio.run(scene(spec(server)))
     assert (state["health"], state["reason"], state["limit"]) == ("degraded", "no answer in time", 8)
 
@@ -363,13 +373,14 @@ def test_an_engine_shows_work_with_each_answer() -> None:
         asyncio.run(scene(spec(server)))
 
 
-def test_waiting_for_a_turn_is_not_running() -> None:
-    with serving(Server(latency=0.1)) as (server,):
-        model = spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])
-        began = time.monotonic()
+def test_waiting_for_a_turn_is_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Server()) as (server,):
+        clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + 3 * len(server.asked))
+        for module in (openai_engine, endpoints):
+            monkeypatch.setattr(module, "time", clock)  # each request takes three seconds
         texts = [*map(str, range(18))]
-        assert [text_of(answer) for answer in ask(model, *texts, request_timeout=1.5)] == texts
-        assert time.monotonic() - began > 1.8
+        model = spec(server, endpoints=[{"url": server.url, "max_in_flight": 1}])
+        assert [text_of(answer) for answer in ask(model, *texts, request_timeout=30)] == texts
 
 
 def test_a_response_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,10 +401,11 @@ def test_a_redirect_is_not_followed() -> None:
 
 
 def test_the_faster_endpoint_answers_more() -> None:
-    with serving(Server(latency=0.4), Server(latency=0.01)) as servers:
-        ask(spec(*servers, max_in_flight=8), *map(str, range(200)))
+    with serving(Server(latency=1), Server(latency=0.01)) as servers:
+        entries = [{"url": server.url, "max_in_flight": 2} for server in servers]
+        ask(spec(endpoints=entries), *map(str, range(60)))
     slow, fast = (len(server.asked) for server in servers)
-    assert slow + fast == 200 and fast > 2 * slow > 0
+    assert slow + fast == 60 and fast > 2 * slow > 0
 
 
 def test_questions_about_one_document_are_asked_of_one_endpoint() -> None:
@@ -410,17 +422,20 @@ def test_questions_about_one_document_are_asked_of_one_endpoint() -> None:
 
 
 def test_concurrency_falls_where_an_endpoint_says_too_many_and_every_request_is_answered() -> None:
-    async def scene(model: ModelSpec) -> tuple[list[EngineAnswer], list[dict[str, Any]]]:
-        async with started(model) as engine:
-            answers = await all_answers(engine, CHAT, chat(*map(str, range(150))))
-            return answers, engine.endpoints()
+    async def scene(server: Server) -> tuple[list[EngineAnswer], list[dict[str, Any]]]:
+        async with started(spec(server)) as engine:
+            server.stuck = threading.Event()
+            asked = asyncio.create_task(all_answers(engine, CHAT, chat(*map(str, range(60)))))
+            await comes_true(lambda: len(server.asked) == 16)  # at once, whatever else the machine does
+            server.stuck.set()
+            return await asked, engine.endpoints()
 
     with serving(Server(most=4, latency=0.03)) as (server,):
-        answers, (state,) = asyncio.run(scene(spec(server)))
-    assert [text_of(one) for one in answers] == list(map(str, range(150)))
+        answers, (state,) = asyncio.run(scene(server))
+    assert [text_of(one) for one in answers] == list(map(str, range(60)))
     assert 1 <= state["limit"] < 16
-    refused = len(server.asked) - 150
-    assert 0 < refused < 150
+    refused = len(server.asked) - 60
+    assert 12 <= refused < 60
 
 
 def test_concurrency_grows_to_what_is_allowed_while_answers_come() -> None:
@@ -481,14 +496,16 @@ def test_a_wrong_key_makes_an_endpoint_unhealthy_and_is_told_without_the_key(
 
 def test_with_no_endpoint_left_requests_say_so_and_one_that_comes_back_is_asked_again() -> None:
     async def scene(server: Server, stack: ExitStack) -> None:
-        async with started(spec(server), request_timeout=2) as engine:
+        async with started(spec(server)) as engine:
             assert text_of((await all_answers(engine, CHAT, chat("a")))[0]) == "a"
             stack.close()
+            engine.request_timeout = 2.0
             lost = await all_answers(engine, CHAT, chat("b", "c"))
             for answer in lost:
                 assert answer.error is not None and answer.error["code"] == "engine_unavailable"
                 assert server.url in answer.error["message"] and "Cannot connect" in answer.error["message"]
             assert healths(engine) == {server.url: "unhealthy"}
+            engine.request_timeout = 60.0
             with serving(server):
                 await comes_true(lambda: healths(engine) != {server.url: "unhealthy"})
                 assert text_of((await all_answers(engine, CHAT, chat("d")))[0]) == "d"
@@ -526,8 +543,11 @@ def test_an_engine_without_an_endpoint_it_can_use_does_not_start_and_names_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
-    with serving(Server(serves="other"), Server(probe=403), Server(probe=500)) as servers:
-        nowhere = f"http://127.0.0.1:{ports.free()}/v1"
+    with (
+        serving(Server(serves="other"), Server(probe=403), Server(probe=500)) as servers,
+        closing(ports.Port("127.0.0.1", 0)) as port,
+    ):
+        nowhere = f"http://127.0.0.1:{port.number}/v1"
         entries = [{"url": one.url} for one in servers]
         entries += [{"url": nowhere}, {"url": "http://127.0.0.1:1/keyed/v1", "api_key_env": "NO_KEY"}]
         with pytest.raises(EngineStartError) as caught:
@@ -632,12 +652,16 @@ def test_a_file_that_vanishes_lets_the_requests_there_end(tmp_path: Path) -> Non
 def test_a_file_that_its_server_left_behind_is_stale_and_a_server_that_is_just_starting_is_not(tmp_path: Path) -> None:
     async def scene(server: Server) -> dict[str, str]:
         dead = {"host": "127.0.0.1", "model": "theirs"}
-        put(tmp_path, "old.json", port=ports.free(), started_at=time.time() - 86400, **dead)
-        put(tmp_path, "new.json", port=ports.free(), started_at=datetime.now(UTC).isoformat(), **dead)
+        put(tmp_path, "old.json", port=old.number, started_at=time.time() - 86400, **dead)
+        put(tmp_path, "new.json", port=new.number, started_at=datetime.now(UTC).isoformat(), **dead)
         async with started(spec(server, endpoint_folder=str(tmp_path))) as engine:
             return healths(engine)
 
-    with serving(Server()) as (server,):
+    with (
+        serving(Server()) as (server,),
+        closing(ports.Port("127.0.0.1", 0)) as old,
+        closing(ports.Port("127.0.0.1", 0)) as new,
+    ):
         assert sorted(asyncio.run(scene(server)).values()) == ["healthy", "stale", "unhealthy"]
 
 

@@ -249,7 +249,7 @@ def test_versions_come_from_the_engine_without_another_start(spec: ModelSpec) ->
 
 
 def pids() -> list[int]:
-    return [state.process["pid"] for state in directory.states().values() if state.model == "tiny"]
+    return [state.process["pid"] for state in directory.states(60.0).values() if state.model == "tiny"]
 
 
 def test_a_model_that_generates_answers_on_every_endpoint_that_it_can_do(spec: ModelSpec) -> None:

@@ -184,10 +184,11 @@ def test_an_engine_that_does_not_start_says_why_and_leaves_no_process(tiny: Path
 
 @real
 def test_versions_are_told_without_an_engine(tiny: Path) -> None:
+    before = set(engines())  # those of the run before may be about to end
     versions = pipeline.start(model(tiny), TIMEOUTS).versions
     assert versions["engine"] == "vllm-job" and len(versions["model_sha256"]) == 64
     assert {"version", "ray", "torch", "transformers", "model"} < versions.keys()
-    assert not engines()
+    assert set(engines()) <= before
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def death(model: str, reply: Any) -> str:
 
 
 def states(model: str) -> list[ResidentStatus]:
-    return [state for state in directory.states().values() if state.model == model and state.state != "starting"]
+    return [state for state in directory.states(60.0).values() if state.model == model and state.state != "starting"]
 
 
 def test_a_killed_owner_loses_no_row_and_leaves_no_process(spec: ModelSpec) -> None:
