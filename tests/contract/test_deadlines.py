@@ -18,12 +18,12 @@ def ours(batch: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def measured(stack: RunningStack) -> None:
     """The model `slow` was measured."""
-    stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(200)]))
+    stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(64)]))
 
 
 @pytest.mark.usefixtures("measured")
 def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(stack: RunningStack) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(600)])
+    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(2000)])  # half a minute
     batch = stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0 and ours(batch)["eta_seconds"])
     extension = ours(batch)
     assert 0 < extension["eta_earliest_seconds"] < extension["eta_seconds"] < extension["eta_latest_seconds"]
@@ -32,6 +32,7 @@ def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(s
         batch, until=lambda batch: ours(batch)["state"] is None or ours(batch)["state"]["name"] == "running"
     )
     assert ours(batch)["state"] is not None
+    stack.client.batches.cancel(batch.id)
     batch = stack.wait(batch)
     assert (ours(batch)["eta_seconds"], ours(batch)["state"]) == (None, None)
 

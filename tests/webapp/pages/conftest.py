@@ -19,7 +19,7 @@ from tasks.context import AppContext
 from tests.support.stacks import RunningStack
 from webapp import create_app
 
-SECONDS = 90
+SECONDS = 180
 expect.set_options(timeout=SECONDS * 1000)
 ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
