@@ -128,7 +128,7 @@ def test_an_autoscaler_reads_how_many_replicas_are_needed(stack: RunningStack, h
 
     def needs_none() -> bool:
         demand.update((entry["model"], entry) for entry in http.get("/v1/demand").json()["models"])
-        return demand.get("echo", {}).get("replicas_needed") == 0
+        return bool(demand.get("echo", {}).get("replicas_needed") == 0)
 
     # Worked out every few seconds: the batch may have been unfinished the last time.
     until(lambda: samples(http).get(("batchyard_replicas_needed", frozenset({("model", "echo")}))) == 0)
