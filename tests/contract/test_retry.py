@@ -39,15 +39,15 @@ def test_the_failed_lines_run_again_byte_for_byte_and_the_old_batch_stays(
 
 
 def test_cancelled_lines_run_again_with_what_is_asked_anew(stack: RunningStack, http: httpx.Client) -> None:
-    def is_cancelled(batch: Any) -> bool:
-        if batch.request_counts.completed == 0:
+    def is_cancelled_halfway(batch: Any) -> bool:
+        if not batch.request_counts.completed:
             return False
         with suppress(openai.ConflictError):  # it has ended since it was looked at
-            return bool(stack.client.batches.cancel(batch.id))
-        return False
+            stack.client.batches.cancel(batch.id)
+        return stack.wait(stack.client.batches.retrieve(batch.id)).error_file_id is not None
 
     requests = [a_chat(f"id-{number}", "x", model="slow") for number in range(320)]
-    batch = stack.wait(stack.caught(lambda: stack.submit(requests), until=is_cancelled))
+    batch = stack.wait(stack.caught(lambda: stack.submit(requests), until=is_cancelled_halfway))
     new = retry(stack, http, batch.id, completion_window="2h", metadata={"try": "2"})
     assert (new.completion_window, new.metadata) == ("2h", {"try": "2"})
     ended = stack.wait(new)
