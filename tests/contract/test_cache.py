@@ -81,6 +81,8 @@ def test_another_project_runs_the_same_itself(as_project: Callable[..., RunningS
     assert other["id"] != body["id"]
 
 
+# tests/tasks/execution/test_result_cache.py says the same of a segment, also of what is up to chance.
+@pytest.mark.exhaustive
 def test_without_a_cache_everything_runs(as_project: Callable[..., RunningStack]) -> None:
     stack = as_project("uncached")
     for _ in range(2):
@@ -88,7 +90,11 @@ def test_without_a_cache_everything_runs(as_project: Callable[..., RunningStack]
         assert batch.batchyard["shared"]["requests"] == 0
 
 
-@pytest.mark.parametrize("body", [{"temperature": 1}, {"model": "echo"}], ids=["chance", "simulated"])
+@pytest.mark.parametrize(
+    "body",
+    [pytest.param({"temperature": 1}, id="chance", marks=pytest.mark.exhaustive), {"model": "echo"}],
+    ids=["chance", "simulated"],
+)
 def test_what_is_up_to_chance_or_simulated_is_never_cached(
     as_project: Callable[..., RunningStack], body: dict[str, Any]
 ) -> None:

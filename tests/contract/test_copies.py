@@ -32,7 +32,7 @@ def test_a_refusal_is_shared_too(stack: RunningStack) -> None:
     assert (batch.request_counts.completed, batch.request_counts.failed) == (0, 7)
     errors = stack.lines(batch.error_file_id)
     assert [line["custom_id"] for line in errors] == [request["custom_id"] for request in requests]
-    assert [line["error"]["code"] for line in errors[4:]] == ["request_timeout"] * 3
+    assert [(line["response"], line["error"]["code"]) for line in errors[4:]] == [(None, "request_timeout")] * 3
     assert batch.batchyard["shared"]["requests"] == 2
 
 

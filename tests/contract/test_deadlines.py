@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from tests.contract.conftest import refusal
+from tests.contract.test_endings import conserved, slow
 from tests.support.stacks import RunningStack, a_chat
 
 
@@ -18,12 +20,12 @@ def ours(batch: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def measured(stack: RunningStack) -> None:
     """The model `slow` was measured."""
-    stack.wait(stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(200)]))
+    stack.wait(stack.submit(slow(64)))
 
 
 @pytest.mark.usefixtures("measured")
 def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(stack: RunningStack) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(600)])
+    batch = stack.submit(slow(2000))  # half a minute
     batch = stack.wait(batch, until=lambda batch: batch.request_counts.completed > 0 and ours(batch)["eta_seconds"])
     extension = ours(batch)
     assert 0 < extension["eta_earliest_seconds"] < extension["eta_seconds"] < extension["eta_latest_seconds"]
@@ -32,6 +34,7 @@ def test_a_batch_that_runs_says_when_it_will_be_done_and_between_what_and_what(s
         batch, until=lambda batch: ours(batch)["state"] is None or ours(batch)["state"]["name"] == "running"
     )
     assert ours(batch)["state"] is not None
+    stack.client.batches.cancel(batch.id)
     batch = stack.wait(batch)
     assert (ours(batch)["eta_seconds"], ours(batch)["state"]) == (None, None)
 
@@ -47,7 +50,7 @@ def test_an_eta_is_unknown_where_the_model_never_answered(stack: RunningStack) -
 def test_a_batch_that_cannot_be_done_in_its_window_says_so_at_once_and_is_late_in_the_end(
     stack: RunningStack, http: httpx.Client
 ) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(3000)], completion_window="6s")
+    batch = stack.submit(slow(1500), completion_window="6s")
     assert ours(batch)["sla"] == "at_risk"
     assert ours(batch)["eta_seconds"] > 6
     batch = stack.wait(batch)
@@ -57,6 +60,11 @@ def test_a_batch_that_cannot_be_done_in_its_window_says_so_at_once_and_is_late_i
     assert [event["type"] for event in events] == ["batch.at_risk", "batch.late", "batch.expired"]
     assert events[0]["data"] == {"id": batch.id, "deadline": batch.expires_at, "done_at": events[0]["data"]["done_at"]}
     assert events[0]["data"]["done_at"] > batch.expires_at
+    _, errors = conserved(stack, batch, 1500)
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+    assert len(errors) == ours(batch)["expired"] > 0
+    with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'expired'"):
+        stack.client.batches.cancel(batch.id)
 
 
 def project(http: httpx.Client, name: str) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Cancel, expiry and deletion, as contract.md promises them: no line is lost in any order of events."""
+"""Cancel and deletion, as contract.md promises them: no line is lost in any order of events.
+
+A batch that expires: test_deadlines.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Any
 
 import httpx
 import openai
-import pytest
 
 from tests.contract.conftest import refusal
 from tests.support.stacks import RunningStack, a_chat
@@ -41,16 +43,6 @@ def test_cancelling_keeps_what_was_answered_and_loses_no_line(stack: RunningStac
     assert {line["error"]["code"] for line in errors} == {"batch_cancelled"}
     assert all(line["response"] is None for line in errors)
     assert stack.client.batches.cancel(batch.id).status == "cancelled"
-
-
-def test_a_batch_that_misses_its_window_expires_with_what_it_has(stack: RunningStack) -> None:
-    batch = stack.wait(stack.submit(slow(2000), completion_window="6s"))
-    assert batch.status == "expired"
-    _, errors = conserved(stack, batch, 2000)
-    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
-    assert len(errors) == batch.batchyard["expired"] > 0
-    with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'expired'"):
-        stack.client.batches.cancel(batch.id)
 
 
 def test_twenty_cancels_of_a_finishing_batch_agree_on_its_end(stack: RunningStack) -> None:

@@ -138,7 +138,7 @@ def test_the_sdk_lists_and_reads_the_batches_of_a_stage(stack: RunningStack, don
 
 def test_a_job_that_is_cancelled_keeps_what_has_ended(http: httpx.Client) -> None:
     job = create(http, model="late")
-    until(lambda: look(http, job)["batchyard"]["stages"], 60)
+    until(lambda: [stage["issued"] for stage in look(http, job)["batchyard"]["stages"]] == [15], 60)
     live = http.get(f"/v1/jobs/{job['id']}/items", params={"state": "live"}).json()["data"]
     assert live and live[0]["stage"] == "argue"
     (stage,) = look(http, job)["batchyard"]["stages"]

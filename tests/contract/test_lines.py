@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.contract.conftest import MIXED
 from tests.support.stacks import RunningStack, a_chat
 
@@ -77,6 +79,8 @@ def test_completions_and_embeddings_are_answered(stack: RunningStack) -> None:
     assert len(bodies[1]["data"][0]["embedding"]) > 0
 
 
+# test_copies.py::test_a_refusal_is_shared_too has such lines, and waits as long for them.
+@pytest.mark.exhaustive
 def test_a_request_that_runs_too_long_was_never_answered(stack: RunningStack) -> None:
     batch = stack.wait(stack.submit([a_chat("a", "x", model="late"), a_chat("b", "x")]))
     (line,) = stack.lines(batch.error_file_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import anthropic
@@ -114,7 +113,5 @@ def test_every_answer_says_what_its_key_may_still_send(http: httpx.Client) -> No
 
 
 def test_a_request_of_tier_flex_is_answered_where_there_is_room(http: httpx.Client) -> None:
-    began = time.monotonic()
     answer = http.post(CHAT.path, json=HELLO | {"service_tier": "flex"})
     assert answer.status_code == 200, answer.text
-    assert time.monotonic() - began < 30

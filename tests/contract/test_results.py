@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.contract.conftest import MIXED, refusal
+from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 
 
@@ -56,18 +57,19 @@ def test_a_reader_goes_on_where_it_was_cut_off(http: httpx.Client, mixed: Any) -
 
 
 def test_answers_are_there_while_the_batch_runs(stack: RunningStack, http: httpx.Client) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "x", model="slow") for number in range(300)])
+    requests = [a_chat(f"id-{number}", "x", model="slow") for number in range(40)]
+    batch = stack.submit([*requests, *(a_chat(f"holds-{number}", "x", model="endless") for number in range(30))])
     read: list[str] = []
-    early = 0
-    while True:
-        status = http.get(f"/v1/batches/{batch.id}").json()["status"]
-        read += http.get(f"/v1/batches/{batch.id}/results", params={"after": len(read)}).text.splitlines()
-        if status == "in_progress":
-            early = len(read)
-        if status == "completed":
-            break
-    assert early > 0
-    assert sorted(json.loads(line)["custom_id"] for line in read) == sorted(f"id-{number}" for number in range(300))
+
+    def more() -> list[str]:
+        read.extend(http.get(f"/v1/batches/{batch.id}/results", params={"after": len(read)}).text.splitlines())
+        return [json.loads(line)["custom_id"] for line in read]
+
+    until(lambda: len(more()) >= 40)
+    assert stack.client.batches.retrieve(batch.id).status == "in_progress"
+    stack.client.batches.cancel(batch.id)
+    stack.wait(batch)
+    assert sorted(more()) == sorted(request["custom_id"] for request in requests)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const number = tokens ?? pieces;
       const what = tokens === null ? "pieces" : "tokens";
       // Of an answer that came in few pieces nobody knows when each token was there.
-      if (pieces > 4) parts.push(`${((1000 * (number - 1)) / (last - first)).toFixed(1)} ${what} a second after the first`);
+      if (pieces > 4 && last > first) parts.push(`${((1000 * (number - 1)) / (last - first)).toFixed(1)} ${what} a second after the first`);
       else if (tokens !== null) parts.push(`${(tokens / since(began)).toFixed(1)} ${what} a second overall`);
       if (reason === "length") parts.push("cut at max tokens");
       if (stopped) parts.push("stopped");

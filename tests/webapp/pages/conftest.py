@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tasks.context import AppContext
 from tests.support.stacks import RunningStack
 from webapp import create_app
 
-SECONDS = 90
+SECONDS = 180
 expect.set_options(timeout=SECONDS * 1000)
 ARGUMENTS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -82,13 +83,13 @@ class Visit:
         self.check_accessibility()
 
 
-@pytest.fixture
-def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit]]:
-    """A function that opens a new browser window on the shared stack. The test fails if a window has problems."""
+@contextmanager
+def _windows(browser: Browser, url: str) -> Iterator[Callable[..., Visit]]:
+    """Give a function that opens a new browser window to the block. None may have problems at its end."""
     visits: list[Visit] = []
 
     def open_(**options: Any) -> Visit:
-        visits.append(Visit(browser, stack.url, **options))
+        visits.append(Visit(browser, url, **options))
         return visits[-1]
 
     yield open_
@@ -96,6 +97,13 @@ def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit
     for visit in visits:
         visit.context.close()
     assert problems == []
+
+
+@pytest.fixture
+def visit(browser: Browser, stack: RunningStack) -> Iterator[Callable[..., Visit]]:
+    """A function that opens a new browser window on the shared stack. The test fails if a window has problems."""
+    with _windows(browser, stack.url) as open_:
+        yield open_
 
 
 @pytest.fixture
@@ -115,6 +123,14 @@ def served(client: FlaskClient) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def visit_served(browser: Browser, served: str) -> Iterator[Callable[..., Visit]]:
+    """As `visit`, on the web app alone."""
+    with _windows(browser, served) as open_:
+        yield open_
 
 
 def signed_in(client: FlaskClient, key: str) -> FlaskClient:

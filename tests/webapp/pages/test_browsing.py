@@ -50,6 +50,7 @@ def test_signing_in_and_out(visit: Open, stack: RunningStack) -> None:
     window = visit()
     page = window.sign_in(stack.key)
     expect(page.get_by_role("heading", name="Batches and jobs", exact=True)).to_be_visible()
+    page.goto("/files")  # it is not polled: a poll just after the session's end is refused, which the browser notes
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("API key")).to_be_empty()
     page.goto("/")
@@ -82,9 +83,9 @@ def test_a_batch_is_watched_to_its_end_without_loading_the_page_again(visit: Ope
 
 
 def test_a_batchs_own_page_follows_it_and_cancels_it(visit: Open, stack: RunningStack) -> None:
-    batch = stack.submit([a_chat(f"id-{number}", "hello", model="slow") for number in range(5000)])
+    batch = stack.submit([a_chat(f"id-{number}", "hello", model="raced") for number in range(2000)])  # minutes
     page = visit().sign_in(stack.key, f"/batches/{batch.id}")
-    expect(page.locator(".how-far")).to_contain_text("of 5,000")  # validated after the page was loaded
+    expect(page.locator(".how-far")).to_contain_text("of 2,000")  # validated after the page was loaded
     expect(page.locator("#rest article.pair").first).to_be_visible()  # and so were its answers
     page.locator("summary", has_text="Cancel").click()
     assert stack.client.batches.retrieve(batch.id).status == "in_progress"
@@ -169,6 +170,8 @@ def test_requests_and_answers_stand_side_by_side_and_more_come_on_demand(
     expect(page.get_by_role("link", name="Next")).to_have_count(0)
 
 
+# test_graded.py::test_a_group_of_a_batch_leads_to_its_wrong_answers shows them in a browser, too.
+@pytest.mark.exhaustive
 def test_scores_are_shown_for_each_task(visit: Open, stack: RunningStack, mixed: Any) -> None:
     summary = json.loads(stack.artifact(mixed, "score-summary.json"))
     page = visit().sign_in(stack.key, f"/batches/{mixed.id}")
@@ -239,6 +242,8 @@ def test_a_form_that_is_sent_twice_makes_one_batch(stack: RunningStack, mixed: A
     assert len(locations) == 1
 
 
+# So are requests found (test_rows.py), forms sent (starting/test_batch.py), and batches paused above.
+@pytest.mark.exhaustive
 def test_everything_works_without_scripts(visit: Open, stack: RunningStack, mixed: Any) -> None:
     page = visit(java_script_enabled=False).sign_in(stack.key, f"/batches/{mixed.id}")
     expect(page.locator("article.pair")).to_have_count(10)
@@ -276,19 +281,19 @@ def nasty(stack: RunningStack) -> Any:
     return stack.wait(batch)
 
 
-def test_hostile_content_is_shown_as_text(visit: Open, stack: RunningStack, nasty: Any) -> None:
-    for options in ({}, {"viewport": {"width": 390, "height": 800}}):
-        page = visit(**options).sign_in(stack.key, f"/batches/{nasty.id}")
-        shown = page.locator("main").inner_text()
-        for text in NASTY:
-            assert text[:390] in shown
-        assert "49" not in page.title()
-        assert page.locator("main img, main script, main svg:not(.split, #chart svg)").count() == 0
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        assert {urljoin(stack.url, link) for link in links(page)} == set(links(page))
-        page.goto("/")
-        expect(page.locator(f"tr#{nasty.id}")).to_contain_text("<img src=x onerror=alert(1)>{{7*7}}")
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.exhaustive)])
+def test_hostile_content_is_shown_as_text(visit: Open, stack: RunningStack, nasty: Any, width: int) -> None:
+    page = visit(viewport={"width": width, "height": 800}).sign_in(stack.key, f"/batches/{nasty.id}")
+    shown = page.locator("main").inner_text()
+    for text in NASTY:
+        assert text[:390] in shown
+    assert "49" not in page.title()
+    assert page.locator("main img, main script, main svg:not(.split, #chart svg)").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert {urljoin(stack.url, link) for link in links(page)} == set(links(page))
+    page.goto("/")
+    expect(page.locator(f"tr#{nasty.id}")).to_contain_text("<img src=x onerror=alert(1)>{{7*7}}")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def links(page: Page) -> list[str]:
@@ -307,6 +312,8 @@ def test_a_rejected_input_shows_its_bad_lines(visit: Open, stack: RunningStack) 
     expect(table).to_contain_text("line 6")
 
 
+# test_overview.py, test_rows.py and test_models.py say the same of lists, requests and engines.
+@pytest.mark.exhaustive
 def test_two_projects_see_their_own_only(
     visit: Open, stack: RunningStack, other_project: openai.OpenAI, mixed: Any
 ) -> None:

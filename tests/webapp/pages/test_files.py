@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from store import files, keys
 from store.records import File
@@ -124,19 +124,17 @@ def test_files_are_searched_by_their_name_and_by_their_batch_and_job(client: Fla
     ("scheme", "width"), [pytest.param("light", 1280, marks=pytest.mark.exhaustive), ("dark", 390)]
 )
 def test_the_files_page_is_accessible_and_works_without_scripts(
-    browser: Browser, served: str, context: AppContext, scheme: Any, width: int
+    visit_served: Open, context: AppContext, scheme: Any, width: int
 ) -> None:
     lonely = new_file(context, "lonely.jsonl")
     plan_batch(context, project_of(context), ["one"])
     with context.database.write() as session:
         key = keys.create(session, "default").key
-    window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    window = visit_served(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = window.sign_in(key, "/files")
     window.check_accessibility()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    window.context.close()
-    assert window.problems == []
-    plain = Visit(browser, served, java_script_enabled=False)
+    plain = visit_served(java_script_enabled=False)
     page = plain.sign_in(key, "/files")
     page.get_by_label("Kind").select_option("not used yet")
     page.get_by_role("button", name="Show").click()
@@ -145,7 +143,6 @@ def test_the_files_page_is_accessible_and_works_without_scripts(
     row.locator("summary").click()
     row.get_by_role("button", name="Delete").click()
     expect(page.locator(f"tr[data-file='{lonely.id}']")).to_have_count(0)
-    plain.context.close()
 
 
 def test_a_file_of_a_nasty_name_is_text_and_comes_down_as_it_went_up(client: FlaskClient, context: AppContext) -> None:

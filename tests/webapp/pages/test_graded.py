@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from store import keys
 from store.records import Batch
@@ -47,13 +47,13 @@ def batch(context: AppContext, client: FlaskClient) -> Batch:
 
 
 @pytest.fixture
-def sign_in(browser: Browser, served: str, context: AppContext) -> Callable[..., tuple[Visit, Page]]:
+def sign_in(visit_served: Callable[..., Visit], context: AppContext) -> Callable[..., tuple[Visit, Page]]:
     """Opens a page in a browser, signed in."""
 
     def sign_in(path: str = "/") -> tuple[Visit, Page]:
         with context.database.write() as session:
             key = keys.create(session, "default").key
-        window = Visit(browser, served)
+        window = visit_served()
         return window, window.sign_in(key, path)
 
     return sign_in
@@ -116,7 +116,6 @@ def test_the_first_wrong_answer_is_one_click_from_the_start(
     page.get_by_role("link", name="Next").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("r9")
     window.check_phone_in_the_dark()
-    assert window.problems == []
 
 
 def test_a_group_of_a_batch_leads_to_its_wrong_answers(
@@ -133,7 +132,6 @@ def test_a_group_of_a_batch_leads_to_its_wrong_answers(
     form.get_by_role("button", name="Find").click()
     expect(page.get_by_role("status").last).to_contain_text("18 requests of 40")
     window.check_phone_in_the_dark()
-    assert window.problems == []
 
 
 def test_what_got_worse_is_seen_side_by_side(
@@ -166,4 +164,3 @@ def test_what_got_worse_is_seen_side_by_side(
     page.get_by_role("button", name="Show").click()
     expect(page.locator("article.pair")).to_have_count(5)
     window.check_phone_in_the_dark()
-    assert window.problems == []

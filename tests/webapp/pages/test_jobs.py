@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 from sqlalchemy import delete
 
 from store import files, keys
@@ -22,6 +23,8 @@ from tests.support.webapps import project_of
 from tests.support.written_jobs import NUMBERS, TOTAL, Written
 from tests.webapp.pages.conftest import Visit, csrf_of, signed_in
 from webapp import create_app
+
+Open = Callable[..., Visit]
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -405,17 +408,19 @@ def nasty(context: AppContext, client: FlaskClient) -> Job:
     ("scheme", "width"), [("dark", 390), pytest.param("light", 1280, marks=pytest.mark.exhaustive)]
 )
 def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
-    browser: Browser, served: str, context: AppContext, job: Written, nasty: Job, scheme: Any, width: int
+    visit_served: Open, context: AppContext, job: Written, nasty: Job, scheme: Any, width: int
 ) -> None:
     with context.database.write() as session:
         key = keys.create(session, "default", label="the nightly run of the evaluations").key
     job.end((4, "waiting_for_verdict"), gate="house", draft="\n".join(NASTY))
     job.end((5, "stuck"), error={"code": "tie", "message": NASTY[0]})
     job.update(waiting_for_verdict=1, stuck=1)
-    window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    window = visit_served(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = window.sign_in(key)
     needing = (f"/jobs/{job.job.id}/items/{NUMBERS[position]}" for position in (4, 5))
-    shown = (f"/jobs/{one.id}{tail}" for one in (job.job, nasty) for tail in ("", *TABS, "/items", "/items/3"))
+    tails = ("", *TABS, "/items", "/items/3")
+    of_job = tails if width == 1280 else ("", "/items/3")  # those between are of the same templates
+    shown = (f"/jobs/{one.id}{tail}" for one, all_ in ((job.job, of_job), (nasty, tails)) for tail in all_)
     for path in ("/", *shown, *needing):
         page.goto(path)
         window.check_accessibility()
@@ -432,24 +437,21 @@ def test_hostile_texts_are_texts_and_every_page_fits_and_is_accessible(
     page.get_by_label("State").select_option("failed")
     expect(page.locator("#items")).to_contain_text("no_answer")  # without loading the page again
     assert page.url.endswith("?tab=items")
-    window.context.close()
-    assert window.problems == []
 
 
 def test_show_more_moves_the_focus_to_what_it_shows(
-    browser: Browser, served: str, context: AppContext, job: Written, monkeypatch: pytest.MonkeyPatch
+    visit_served: Open, context: AppContext, job: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.web.pages.job.ROWS", 2)
     with context.database.write() as session:
         key = keys.create(session, "default").key
-    window = Visit(browser, served)
+    window = visit_served()
     page = window.sign_in(key, f"/jobs/{job.job.id}/items")
     page.get_by_role("link", name="Show more").focus()
     page.keyboard.press("Enter")
     tables = page.get_by_role("region", name="Items")
     expect(tables).to_have_count(2)
     expect(tables.nth(1)).to_be_focused()
-    assert window.problems == []
 
 
 def test_items_that_need_a_person_are_linked_and_have_forms(client: FlaskClient, job: Written) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from store import files, keys
 from store.records import Batch
@@ -23,6 +23,8 @@ from tests.support.stacks import a_chat
 from tests.support.webapps import project_of
 from tests.webapp.pages.conftest import Visit, signed_in
 from webapp import create_app
+
+Open = Callable[..., Visit]
 
 MARKDOWN = """# Summary
 
@@ -75,10 +77,8 @@ def key(context: AppContext) -> str:
         return keys.create(session, "default").key
 
 
-def test_the_third_timeout_of_3000_requests_is_two_clicks_away(
-    browser: Browser, served: str, large: Batch, key: str
-) -> None:
-    window = Visit(browser, served)
+def test_the_third_timeout_of_3000_requests_is_two_clicks_away(visit_served: Open, large: Batch, key: str) -> None:
+    window = visit_served()
     page = window.sign_in(key)
     page.locator(f"#{large.id} a").first.click()
     page.get_by_role("region", name="Errors").get_by_role("link", name="timeout").click()
@@ -92,11 +92,10 @@ def test_the_third_timeout_of_3000_requests_is_two_clicks_away(
     expect(page.get_by_role("heading", level=1)).to_have_text("r48")
     page.get_by_role("link", name="All matching requests").click()
     expect(page.locator("article.pair")).to_have_count(25)
-    assert window.problems == []
 
 
-def test_requests_are_found_without_scripts(browser: Browser, served: str, large: Batch, key: str) -> None:
-    window = Visit(browser, served, java_script_enabled=False)
+def test_requests_are_found_without_scripts(visit_served: Open, large: Batch, key: str) -> None:
+    window = visit_served(java_script_enabled=False)
     page = window.sign_in(key, f"/batches/{large.id}")
     form = page.get_by_role("search", name="Requests")
     form.get_by_label("State").select_option("failed")
@@ -119,16 +118,15 @@ def test_requests_are_found_without_scripts(browser: Browser, served: str, large
     page.get_by_role("textbox", name="Line").fill("2998")
     page.get_by_role("button", name="Open").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("r2998")
-    assert window.problems == []
 
 
 @pytest.mark.parametrize(
     ("scheme", "width"), [("dark", 390), pytest.param("light", 1280, marks=pytest.mark.exhaustive)]
 )
 def test_hostile_answers_are_text_on_pages_that_fit_and_are_accessible(
-    browser: Browser, served: str, small: Batch, key: str, scheme: Any, width: int
+    visit_served: Open, served: str, small: Batch, key: str, scheme: Any, width: int
 ) -> None:
-    window = Visit(browser, served, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    window = visit_served(viewport={"width": width, "height": 800}, color_scheme=scheme)
     window.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = window.sign_in(key)
     for tail in ("", "/requests", "/requests/3", "/requests/5", "/requests/1"):
@@ -147,13 +145,13 @@ def test_hostile_answers_are_text_on_pages_that_fit_and_are_accessible(
     page.get_by_label("Raw text").check()
     expect(shown).to_be_hidden()
     assert page.locator("#answer-1").inner_text() == MARKDOWN
+    page.evaluate("window.setTimeout = () => 0")  # a button that says "Copied" goes on saying so
     page.locator(".choice h2").get_by_role("button", name="Copy").click()
     expect(page.locator(".choice h2").get_by_role("button")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == MARKDOWN
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_have_count(2)
     assert page.evaluate("navigator.clipboard.readText()") == f"{served}/batches/{small.id}/requests/1"
-    assert window.problems == []
 
 
 def test_hostile_texts_are_no_elements_of_a_page(client: FlaskClient, small: Batch) -> None:
@@ -265,5 +263,7 @@ def test_another_projects_requests_are_not_there(context: AppContext, client: Fl
     with context.database.write() as session:
         key = keys.create(session, "other").key
     stranger = signed_in(create_app(context).test_client(), key)
-    for tail in ("", "/requests", "/requests/1", "/requests/1/answer.json", "/results.csv", "/results.jsonl?merged=1"):
+    files = ("/input", "/artifacts/output.jsonl", "/results.csv", "/results.jsonl?merged=1")
+    for tail in ("", "/requests", "/requests/1", "/requests/1/answer.json", *files):
+        assert client.get(f"/batches/{small.id}{tail}").status_code == 200, tail
         assert stranger.get(f"/batches/{small.id}{tail}").status_code == 404, tail

@@ -178,6 +178,7 @@ def test_a_table_has_its_first_three_answers_within_a_minute_on_a_warm_stack(
     visitor: Page, faulty: RunningStack, tmp_path: Path
 ) -> None:
     ended(faulty, start(visitor, "Label a table"))  # warm: an engine runs
+    expect(visitor.locator("[data-live]")).to_have_count(0)  # the page of what has ended reloads itself no more
     table = tmp_path / "mine.csv"
     adjectives = ("great", "awful", "lovely", "broken", "superb")
     table.write_text("nr,review\n" + "".join(f"{n},The food was {word}.\n" for n, word in enumerate(adjectives)))

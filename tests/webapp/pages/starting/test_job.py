@@ -165,9 +165,9 @@ def test_of_a_large_text_only_the_beginning_is_looked_at(client: FlaskClient) ->
 
 def test_a_table_that_is_cut_in_the_middle_of_a_cell_is_previewed(client: FlaskClient) -> None:
     content = b"prompt,answer\n" + b'"a question\nof two lines","yes, ""it"" is"\n' * 10_000
-    for size in range(preview.HEAD_BYTES - 60, preview.HEAD_BYTES):
-        beginning = asks.whole_rows(content[: content.rfind(b"\n", 0, size) + 1], "a.csv")
-        assert content.startswith(beginning) and beginning.endswith(b' is"\n'), size
+    for end in {content.rfind(b"\n", 0, size) + 1 for size in range(preview.HEAD_BYTES - 60, preview.HEAD_BYTES)}:
+        beginning = asks.whole_rows(content[:end], "a.csv")
+        assert content.startswith(beginning) and beginning.endswith(b' is"\n'), end
     head = content[: preview.HEAD_BYTES + 1]
     shown = look(client, text=None, file=(io.BytesIO(head), "a.csv"), file_bytes=str(len(content)))
     assert "Items about 10,000" in shown and "a question of two lines" in shown
