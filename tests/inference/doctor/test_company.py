@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from batchyard.errors import EngineStartError
 from batchyard.models import ModelSpec, vllm_installed
 from inference.doctor import company, starting
 from inference.doctor.folder import Finding
 from inference.engine import EngineAnswer
 from inference.engines.echo import Echo
-from inference.engines.vllm.engine import VLLM
 from tests.support.stacks import ROOT
 
 with_vllm = pytest.mark.skipif(not vllm_installed(), reason="vLLM is not installed")
@@ -82,21 +78,9 @@ def on_vllm(**arguments: Any) -> ModelSpec:
 
 @pytest.mark.vllm
 @with_vllm
-def test_a_reproducible_model_does_not_start_on_a_cpu_in_a_type_that_was_not_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from inference.engines.vllm import metered  # it imports vLLM
-
-    def started(arguments: Any, **_: Any) -> Any:
-        """Stand for vLLM's client, once its processes have loaded the model."""
-        config = arguments.create_model_config()
-        return SimpleNamespace(model_config=config, bounds_steps=False, shutdown=lambda timeout: None)
-
-    monkeypatch.setattr(metered.MeteredLLM, "from_engine_args", started)
-    monkeypatch.setattr(os, "environ", dict(os.environ))  # the engine sets some of it
-    reason = "it needs float32 or bfloat16, and the model is in float16; remove it"
-    with pytest.raises(EngineStartError, match=reason):
-        asyncio.run(VLLM(on_vllm(dtype="float16"), 60.0).start())
+def test_a_reproducible_model_does_not_start_on_a_cpu_in_a_type_that_was_not_measured() -> None:
+    (refused,) = starting.start(on_vllm(dtype="float16"), 480)
+    assert "it needs float32 or bfloat16, and the model is in float16; remove it" in refused.detail
 
 
 @pytest.mark.vllm
