@@ -1,5 +1,6 @@
 """The Ray cluster that this process is connected to: whether it still answers."""
 
+import math
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ class ClusterWatch:
 
     def __init__(self) -> None:
         self._checking = threading.Lock()
-        self._checked_at = 0.0
+        self._checked_at = -math.inf
         self._away = 0
 
     def lost(self) -> bool:

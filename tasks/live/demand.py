@@ -58,6 +58,7 @@ def heard(context: AppContext, seconds: float) -> Iterator[None]:
     """Yield whenever a model is wanted, and at least every `seconds`. Raises redis.RedisError."""
     with cast(PubSub, context.redis.pubsub(ignore_subscribe_messages=True)) as messages:  # type: ignore[no-untyped-call]
         messages.subscribe(CHANNEL)
+        messages.get_message(timeout=seconds)  # confirms the subscription, so that none is missed
         while True:
             yield
             messages.get_message(timeout=seconds)

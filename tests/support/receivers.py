@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -38,13 +39,21 @@ class Received:
 
 @dataclass
 class Receiver:
-    """A receiver that answers with `status` and `headers`. `stall` is called with the socket before the answer."""
+    """A receiver that answers with `status` and `headers`. `stall` is called with the socket before the answer.
 
-    port: int = 0
+    Nobody else gets its port. The port refuses connections until the receiver is `listening`.
+    """
+
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     stall: Callable[[Any], None] | None = None
     received: list[Received] = field(default_factory=list)
+    socket: socket.socket = field(default_factory=socket.socket)
+    port: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.socket.bind(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
 
     def url(self, host: str = "127.0.0.1", scheme: str = "http") -> str:
         return f"{scheme}://{host}:{self.port}/hook?from=yard"
@@ -60,7 +69,7 @@ class Receiver:
 
 @contextmanager
 def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """Start a receiver on its port or a free one, until the block ends."""
+    """Start a receiver, until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -81,10 +90,10 @@ def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> Iterator
         def handle_error(self, *_: Any) -> None:
             pass  # the client is gone
 
-    with Server(("127.0.0.1", receiver.port), Handler) as server:
-        receiver.port = server.server_address[1]
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
+    with Server(("127.0.0.1", receiver.port), Handler, bind_and_activate=False) as server:
+        server.socket.close()
+        server.socket = receiver.socket if tls is None else tls.wrap_socket(receiver.socket, server_side=True)
+        server.server_activate()
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield receiver
         server.shutdown()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -31,11 +31,8 @@ from tests.support.planned import answers, finish_segment, plan_batch, reload
 
 def dead() -> int:
     """The id of a process that was and is no more."""
-    process = multiprocessing.get_context("spawn").Process(target=int)
-    process.start()
-    process.join()
-    assert process.pid is not None
-    return process.pid
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
 
 
 @pytest.mark.parametrize(
@@ -233,16 +230,18 @@ def test_ticks_are_fewer_while_nothing_is_unfinished_and_nothing_is_due_soon(
 ) -> None:
     SentMessages(monkeypatch)
     monkeypatch.setattr(celery_app, "_redis", lambda: connected.redis)
-    ticks = celery_app.TickSchedule(2.0)
+    now = datetime.now(UTC)
+    ticks = celery_app.TickSchedule(2.0, nowfun=lambda: now)
 
     def due(seconds: float) -> bool:
         """True if beat sends a tick so long after the last one."""
-        return bool(ticks.is_due(datetime.now(UTC) - timedelta(seconds=seconds))[0])
+        return bool(ticks.is_due(now - timedelta(seconds=seconds))[0])
 
     assert (due(1), due(3)) == (False, True), "nobody has looked yet"
     housekeeping.tick(connected)
     assert (due(3), due(9)) == (False, True)
-    assert pickle.loads(pickle.dumps(ticks)).run_every == timedelta(seconds=2), "beat keeps its schedule in a file"
+    stored = pickle.loads(pickle.dumps(celery_app.TickSchedule(2.0)))
+    assert stored.run_every == timedelta(seconds=2), "beat keeps its schedule in a file"
     with monkeypatch.context() as patched:
         patched.setattr(schedules, "due", lambda _session, at, limit: [Schedule(next_run_at=at - 2)][:limit])
         housekeeping.tick(connected)

@@ -86,7 +86,8 @@ def test_nobody_fails_when_redis_or_the_broker_is_away(
     job_messages.woken(away, "job_1")
     monkeypatch.setattr(Signature, "apply_async", mock.Mock(side_effect=OperationalError("refused")))
     messages.validate("batch_1")
-    assert [record.getMessage().partition(",")[0].partition(":")[0] for record in caplog.records] == [
+    logged = [record.getMessage() for record in caplog.records if record.name in ("jobs.messages", "tasks.messages")]
+    assert [message.partition(",")[0].partition(":")[0] for message in logged] == [
         "job not woken",
         "job not noted as woken",
         "broker is away",

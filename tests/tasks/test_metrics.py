@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sqlalchemy import update
@@ -49,7 +51,11 @@ def test_jobs_that_have_not_ended_are_counted_with_their_items(connected: AppCon
     assert {state: number for state, number in finishing.items.items() if number} == {"completed": 2, "cancelled": 3}
 
 
-def test_the_file_in_the_data_folder_has_the_engines_as_json(connected: AppContext) -> None:
+def test_the_file_in_the_data_folder_has_the_engines_as_json(
+    new_context: Callable[..., AppContext], broker: str, tmp_path: Path
+) -> None:
+    connected = new_context(redis_url=broker, data=tmp_path / "data")
+    connected.redis.flushall()
     engine = ResidentStatus(name="engine-a", model="echo", state="busy", in_flight=3, seen_at=time.time())
     engine_status.publish(connected, {engine.name: engine})
     metrics.write(connected)

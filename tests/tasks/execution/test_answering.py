@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.context import AppContext
-from tasks.execution import segment
+from tasks.execution import chunk_writer, segment
 from tasks.execution.chunk_writer import ChunkWriter
 from tests.support.planned import answers, dispatched, plan_batch, reload, the_segment
 from tests.tasks.execution.conftest import DirectedEngine
@@ -18,6 +18,7 @@ from tests.tasks.execution.conftest import DirectedEngine
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens to the answers, in its order."""
     events: list[str] = []
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 3600.0)  # on a slow machine a second passes between two answers
     flush = ChunkWriter.flush
 
     def flushed(self: ChunkWriter, *, ends: bool = False) -> None:

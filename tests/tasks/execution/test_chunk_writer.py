@@ -225,6 +225,7 @@ def test_answers_that_nobody_wants_wait_for_no_store(
     def away() -> Any:
         raise UnavailableError("the store is away")
 
+    monkeypatch.setattr(chunk_writer, "FLUSH_SECONDS", 3600.0)
     stopped = threading.Event()
     stopped.set()
     writer = ChunkWriter(context, started(context.database, batch), stopped)

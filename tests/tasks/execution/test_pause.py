@@ -89,7 +89,9 @@ def test_a_segment_whose_engine_still_starts_as_its_batch_is_paused_sends_nothin
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(3, 6))]
+)
 def test_pausing_and_resuming_at_any_moment_loses_and_doubles_nothing(
     context: AppContext, project: str, me: Principal, seed: int
 ) -> None:

@@ -358,6 +358,7 @@ def offered(context: AppContext) -> set[str]:
         return {entry.batch_id for entry in segments.waiting(session, 10)}
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_a_model_whose_engine_cannot_start_holds_its_batches_and_no_other_models(
     context: AppContext, project: str, batch: Batch, engine: DirectedEngine, new_batch: Callable[..., Batch]
 ) -> None:
@@ -459,6 +460,7 @@ def test_what_endpoints_call_the_model_and_its_reasoning_stand_in_the_record(
     assert the_segment(context.database, batch).engine == engine.versions | {"served_model": "theirs-2026-08-06"}
 
 
+@pytest.mark.usefixtures("frozen_time")
 def test_an_engine_that_answers_ends_the_hold_that_another_start_has_caused(
     context: AppContext, project: str, batch: Batch, engine: DirectedEngine
 ) -> None:

@@ -31,6 +31,7 @@ from tests.support.spending import MILLION, spend
 from tests.support.webapps import on_sqlite
 
 NewBatch = Callable[..., Batch]
+pytestmark = pytest.mark.usefixtures("frozen_time")  # a month may end just now
 
 
 @pytest.fixture

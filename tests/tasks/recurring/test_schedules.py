@@ -170,7 +170,7 @@ def test_a_tick_that_is_killed_before_its_commit_leaves_the_time_due(
 @settings(max_examples=20)
 @given(
     catch_up=st.sampled_from(["latest", "none", "all"]),
-    ticks=st.lists(st.tuples(st.integers(0, 400), st.booleans()), min_size=1, max_size=8),
+    ticks=st.lists(st.tuples(st.integers(0, 200), st.booleans()), min_size=1, max_size=6),
 )
 @pytest.mark.long
 def test_whatever_the_order_of_ticks_and_kills_each_time_has_one_run_at_most_and_all_loses_none(

@@ -149,19 +149,19 @@ def test_what_became_of_an_object_is_written_beside_it_and_is_no_object(
 def test_many_objects_and_two_that_tick_make_each_batch_once(
     client: FlaskClient, context: AppContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "AT_ONCE", 20)
+    monkeypatch.setattr(watching, "AT_ONCE", 10)
     folder = f"file://{tmp_path}/in"
     watch(client, f"{folder}/*.jsonl")
-    for number in range(70):
+    for number in range(35):
         put(f"{folder}/{number:03d}.jsonl", b"no line" if number % 10 == 3 else LINE)
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda _: tick(context), range(2)))
     tick(context)
-    assert names(context) == [f"{number:03d}.jsonl" for number in range(70)]
+    assert names(context) == [f"{number:03d}.jsonl" for number in range(35)]
     assert failures(context) == []
     end_all(context)
     tick(context)
-    assert len(list((tmp_path / "in").glob("*.outcome.json"))) == 70
+    assert len(list((tmp_path / "in").glob("*.outcome.json"))) == 35
 
 
 def test_a_limit_of_the_project_leaves_an_object_for_later(tmp_path: Path, sent: SentMessages) -> None:

@@ -174,12 +174,11 @@ def test_a_model_that_holds_what_another_waits_for_begins_nothing_that_is_due_la
     assert gpu_sharing.blocked([], [entry("big", 2000)]) == set()
 
 
-def test_a_want_of_room_is_forgotten_once_it_is_met(broker: str, new_context: Callable[..., AppContext]) -> None:
-    context = new_context(redis_url=broker)
-    gpu_sharing.record_demand(context, "small", 1000, ["big"])
-    assert [(want.due_at, want.holders) for want in gpu_sharing.demands(context)] == [(1000, ["big"])]
-    gpu_sharing.clear_demand(context, "small")
-    assert gpu_sharing.demands(context) == []
+def test_a_want_of_room_is_forgotten_once_it_is_met(connected: AppContext) -> None:
+    gpu_sharing.record_demand(connected, "small", 1000, ["big"])
+    assert [(want.due_at, want.holders) for want in gpu_sharing.demands(connected)] == [(1000, ["big"])]
+    gpu_sharing.clear_demand(connected, "small")
+    assert gpu_sharing.demands(connected) == []
 
 
 def test_the_background_starts_last_and_makes_way_for_what_fills_its_engine(
@@ -202,10 +201,8 @@ def test_the_background_starts_last_and_makes_way_for_what_fills_its_engine(
 
 
 def test_the_background_makes_way_for_a_model_that_waits_for_its_gpus(
-    new_context: Callable[..., AppContext], broker: str, new_batch: Callable[..., Batch], sent: SentMessages
+    connected: AppContext, new_batch: Callable[..., Batch], sent: SentMessages
 ) -> None:
-    connected = new_context(redis_url=broker)
-    connected.redis.flushall()
     new_batch(2000, priority=BACKGROUND)
     dispatch.run(connected)
     assert not dispatch.makes_way(connected, "echo")
