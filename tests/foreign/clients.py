@@ -72,7 +72,7 @@ def answers(client: str, stack: RunningStack, prompts: list[str], home: Path, **
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -56,13 +56,13 @@ def started(stack: RunningStack, home: Path, model: str, *options: str) -> subpr
 
 def in_batches(home: Path, tick: float) -> tuple[str, str]:
     """Return the option of an evaluation in batches, whose client looks every `tick` seconds what has ended."""
-    (home / "batch.json").write_text(json.dumps({"size": SAMPLES, "send_delay": 10, "tick": tick}))
+    (home / "batch.json").write_text(json.dumps({"size": SAMPLES, "send_delay": 300, "tick": tick}))
     return "--batch", "batch.json"
 
 
 def result(evaluation: subprocess.Popen[str], home: Path) -> tuple[float, list[str]]:
     """Wait for an evaluation; return its accuracy, and its answers by sample."""
-    output, _ = evaluation.communicate(timeout=200)
+    output, _ = evaluation.communicate(timeout=600)
     assert evaluation.returncode == 0, output[-4000:]
     log = json.loads(max((home / "logs").glob("*.json"), key=lambda file: file.stat().st_mtime).read_text())
     assert log["status"] == "success", log.get("error")
@@ -97,7 +97,7 @@ def test_an_evaluation_runs_in_batches_and_live(
 def test_a_run_after_a_kill_gets_from_the_cache_what_the_first_has_asked(cached: RunningStack, tmp_path: Path) -> None:
     before = len(batches(cached))
     killed = started(cached, tmp_path, "nano", *in_batches(tmp_path, 60))
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(batches(cached)) == before:
         assert time.monotonic() < deadline and killed.poll() is None, killed.communicate()[0]
         time.sleep(0.1)

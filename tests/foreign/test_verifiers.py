@@ -18,7 +18,7 @@ def read(results: Any, folder: Path) -> list[dict[str, Any]]:
     file.write_bytes(results.artifacts["traces.jsonl"])
     program = FOLDER / "programs" / "verifiers.py"
     ended = subprocess.run(
-        [bin_folder("verifiers") / "python", "-P", program, file], capture_output=True, text=True, timeout=120
+        [bin_folder("verifiers") / "python", "-P", program, file], capture_output=True, text=True, timeout=600
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
     return list(json.loads(ended.stdout))

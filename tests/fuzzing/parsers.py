@@ -206,7 +206,7 @@ def check_form(content: bytes) -> None:
         json.dumps(await audio_body(request, content))
 
     try:
-        asyncio.run(asyncio.wait_for(read(), 10))
+        asyncio.run(asyncio.wait_for(read(), 60))
     except RequestError as error:
         assert error.message.endswith(".")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import flask
 import pytest
+import redis
 from flask.testing import FlaskClient
 
 from batchyard import settings
@@ -26,7 +28,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def context_in(folder: Path, **changes: Any) -> AppContext:
-    """Return a context with one simulated model and these changes of settings.
+    """Return a context with one simulated model and these changes of settings. A broker among them may be late.
 
     Its database is new and in the folder, unless `database_url` names one with the newest schema.
     """
@@ -36,6 +38,9 @@ def context_in(folder: Path, **changes: Any) -> AppContext:
         in_force.data.mkdir(exist_ok=True)
         (in_force.data / "batchyard.db").write_bytes(migrated())
     context = build(in_force)
+    if "redis_url" in changes:
+        broker = redis.Redis.from_url(changes["redis_url"], decode_responses=True, socket_timeout=60)
+        context = replace(context, redis=broker)
     _contexts.append(context)
     return context
 

@@ -14,8 +14,10 @@ from store import batches
 from store.batches import BATCHES
 from store.records import Batch, Event
 from store.work.lifecycle import MESSAGE_SECONDS
+from tasks import context as contexts
 from tasks.context import AppContext
 from tests.support.webapps import client_of, context_in, upload
+from webapp import application
 
 
 def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: FlaskClient, context: AppContext) -> None:
@@ -36,6 +38,8 @@ def test_a_batch_is_accepted_while_the_broker_is_away_and_found_again(client: Fl
 
 @pytest.mark.long
 def test_a_broker_that_hangs_holds_no_request_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (application, contexts):
+        monkeypatch.setattr(module, "REDIS_SECONDS", 0.3)  # of each wait for it
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
         monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
         client = client_of(context_in(tmp_path))

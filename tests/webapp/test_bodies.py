@@ -62,7 +62,7 @@ def test_no_route_waits_for_a_body_before_it_knows_who_sends_it(served: tuple[Fl
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:int:|path:)?\w+>", "1", rule.rule)
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            for kind in ("application/json", "multipart/form-data; boundary=X"):
+            for kind in ("multipart/form-data; boundary=X", "application/json")[: 1 if method == "GET" else 2]:
                 if (method, path) != ("POST", "/sign-in"):  # whose form says who somebody is
                     answers[method, path, kind] = half_sent(port, method, path, kind)
     assert len(answers) > 200
@@ -145,8 +145,10 @@ def test_silent_and_half_sent_requests_do_not_stop_the_server(tmp_path: Path) ->
     (tmp_path / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
     environment = {"BATCHYARD_DATA": str(tmp_path), "BATCHYARD_MODELS": str(tmp_path / "models.toml")}
     environment |= {"BATCHYARD_ALLOW_SIMULATED": "1", "DATABASE_URL": f"sqlite:///{tmp_path}/new.db"}
-    environment |= {"BATCHYARD_TRANSFER_PAUSE_SECONDS": "2"}
-    port = ports.free()
+    environment |= {"BATCHYARD_TRANSFER_PAUSE_SECONDS": "1"}
+    held = ports.Port("127.0.0.1", 0)
+    held.share()
+    port = held.number
     command = [sys.executable, "-m", "batchyard.local.services", "web", f"--port={port}"]
     with subprocess.Popen(command, env={**os.environ, **environment}) as web:
         try:
@@ -173,6 +175,7 @@ def test_silent_and_half_sent_requests_do_not_stop_the_server(tmp_path: Path) ->
         finally:
             web.terminate()
             web.wait(60)
+            held.close()
 
 
 def test_a_value_that_is_nested_as_deeply_as_json_may_be_is_refused_everywhere(context: AppContext) -> None:

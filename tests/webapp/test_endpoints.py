@@ -17,7 +17,7 @@ from batchyard.cli import requests
 from batchyard.endpoints.catalog import ENDPOINTS, PATHS
 from store import keys
 from tasks.context import AppContext, build
-from tests.support.webapps import client_of, close_contexts, context_in
+from tests.support.webapps import client_of, context_in
 from tests.webapp.pages.conftest import signed_in
 
 ALL = list(ENDPOINTS)
@@ -31,7 +31,6 @@ def context(tmp_path: Path) -> Iterator[AppContext]:
     context = build(settings)
     yield context
     context.database.close()
-    close_contexts()
 
 
 @pytest.fixture

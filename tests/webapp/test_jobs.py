@@ -22,7 +22,7 @@ from store.speeds import Measurement
 from tasks.context import AppContext
 from tasks.scheduling import deadlines
 from tests.support.messages import SentMessages
-from tests.support.webapps import client_of, context_in, on_sqlite, upload
+from tests.support.webapps import client_of, context_in, upload
 
 pytestmark = pytest.mark.usefixtures("sent")
 
@@ -38,6 +38,12 @@ def context(database_url: str, broker: str, tmp_path: Path, recipes: Path) -> Ap
 @pytest.fixture
 def client(context: AppContext) -> FlaskClient:
     return client_of(context)
+
+
+@pytest.fixture(scope="module")
+def refusing(broker: str, tmp_path_factory: pytest.TempPathFactory, recipes: Path) -> FlaskClient:
+    """A client of tests that make nothing: they share its context."""
+    return client_of(context_in(tmp_path_factory.mktemp("refusing"), redis_url=broker, recipes=str(recipes)))
 
 
 def refused(client: FlaskClient, **changes: Any) -> tuple[str, str, str]:
@@ -93,7 +99,6 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
     assert client.get(f"/v1/files/{job['input_file_id']}").get_json()["purpose"] == "user_data"
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("changes", "code", "param", "says"),
     [
@@ -142,29 +147,28 @@ def test_inline_items_become_a_file_that_can_be_read(client: FlaskClient) -> Non
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
-    client: FlaskClient, sent: SentMessages, changes: dict[str, Any], code: str, param: str, says: str
+    refusing: FlaskClient, sent: SentMessages, changes: dict[str, Any], code: str, param: str, says: str
 ) -> None:
-    actual = refused(client, **changes)
+    actual = refused(refusing, **changes)
     assert actual[:2] == (code, param)
     assert says in actual[2]
-    assert client.get("/v1/jobs").get_json()["data"] == []
+    assert refusing.get("/v1/jobs").get_json()["data"] == []
     assert sent.ids("validate_job") == []
 
 
-def test_one_refusal_names_every_wrong_option(client: FlaskClient) -> None:
-    _, param, message = refused(client, options={"n": 1, "temperature": 3, "tempo": 1})
+def test_one_refusal_names_every_wrong_option(refusing: FlaskClient) -> None:
+    _, param, message = refused(refusing, options={"n": 1, "temperature": 3, "tempo": 1})
     assert param == "options.model"
     assert all(name in message for name in ("options.model", "options.n", "options.temperature", "options.tempo"))
 
 
-@on_sqlite
 @pytest.mark.parametrize("depth", [65, 190])
-def test_what_is_nested_too_deep_is_refused(client: FlaskClient, depth: int) -> None:
+def test_what_is_nested_too_deep_is_refused(refusing: FlaskClient, depth: int) -> None:
     nested: Any = "a"
     for _ in range(depth):
         nested = [nested]
-    assert refused(client, options={"system": nested})[1] == "options"
-    assert refused(client, input={"items": [{"a": nested}]})[1] == "input.items.0"
+    assert refused(refusing, options={"system": nested})[1] == "options"
+    assert refused(refusing, input={"items": [{"a": nested}]})[1] == "input.items.0"
 
 
 def test_an_input_file_has_a_purpose_and_a_format(client: FlaskClient) -> None:
@@ -464,7 +468,6 @@ def test_a_job_is_started_with_a_form_and_its_file_as_it_is(client: FlaskClient)
     assert client.get(f"/v1/files/{started['file_id']}/content").data == table
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
@@ -477,9 +480,9 @@ def test_a_job_is_started_with_a_form_and_its_file_as_it_is(client: FlaskClient)
         ({"prompts": None}, "prompts"),
     ],
 )
-def test_what_cannot_be_started_is_refused(client: FlaskClient, changes: dict[str, Any], param: str) -> None:
+def test_what_cannot_be_started_is_refused(refusing: FlaskClient, changes: dict[str, Any], param: str) -> None:
     body = {"recipe": "debate", "options": OPTIONS, "prompts": ["Why?"]} | changes
-    answer = client.post("/start", json=body)
+    answer = refusing.post("/start", json=body)
     assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, param)
 
 

@@ -27,7 +27,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppContext:
 @pytest.fixture
 def counted(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
     """A client of an app that counts in its memory."""
-    now = time.time()  # the limiter's windows begin with the minutes of the clock
+    now = time.time() // 60 * 60 + 30  # the limiter's windows begin with the minutes of the clock
     monkeypatch.setattr("limits.storage.memory.time", SimpleNamespace(time=lambda: now))
     client.application.extensions["limiter"] = SlidingWindowCounterRateLimiter(MemoryStorage())
     return client

@@ -16,18 +16,25 @@ from batchyard.models import ModelSpec
 from tasks.context import AppContext
 from tests.support.messages import SentMessages
 from tests.support.stacks import ROOT, a_chat
-from tests.support.webapps import client_of
+from tests.support.webapps import client_of, context_in
 
 pytestmark = pytest.mark.usefixtures("sent")
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
-@pytest.fixture
-def client(context: AppContext) -> FlaskClient:
-    """A client of the web app alone, with a model for each of three endpoints and one with an engine of its own."""
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> AppContext:
+    """A context that all tests here share: each looks at what it has started itself."""
+    context = context_in(tmp_path_factory.mktemp("start"), redis_url="redis://127.0.0.1:1/0")
     context.models["vectors"] = ModelSpec(name="vectors", engine="echo", endpoints=("/v1/embeddings",))
     context.models["nano"] = ModelSpec(name="nano", engine="transformers", source=str(ROOT / "examples/models/nano"))
+    return context
+
+
+@pytest.fixture(scope="module")
+def client(context: AppContext) -> FlaskClient:
+    """A client of the web app alone, with a model for each of three endpoints and one with an engine of its own."""
     return client_of(context)
 
 

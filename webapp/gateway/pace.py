@@ -5,7 +5,6 @@ it back, so that on the average it has to send and to read BATCHYARD_TRANSFER_BY
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable
 
 from aiohttp import web
@@ -23,7 +22,7 @@ class Pace:
 
     async def receive(self, reading: Awaitable[bytes]) -> bytes:
         """Return what a client sends next. Raises TooSlowError."""
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._left):
                 data = await reading
@@ -37,7 +36,7 @@ class Pace:
 
     async def send(self, request: web.Request, writing: Awaitable[None], size: int) -> None:
         """Wait until so many bytes of the response are on their way. Raises ConnectionError."""
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._left + size / self._rate):
                 await writing
@@ -48,4 +47,4 @@ class Pace:
         self._use(began, size)
 
     def _use(self, began: float, size: int) -> None:
-        self._left = min(self._pause, self._left - (time.monotonic() - began) + size / self._rate)
+        self._left = min(self._pause, self._left - (asyncio.get_running_loop().time() - began) + size / self._rate)

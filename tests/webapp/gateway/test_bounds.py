@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import hashlib
@@ -76,6 +77,9 @@ class StandIn:
         self.requests: list[tuple[str, int]] = []
         self.inside = 0
         self.most = 0
+        going = asyncio.Event()
+        self._going = going.wait  # before it answers requests to a path with `held`
+        self.let_go = lambda: thread.loop.call_soon_threadsafe(going.set)
         app = web.Application(client_max_size=0)
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
@@ -90,6 +94,8 @@ class StandIn:
         try:
             body = await request.read()
             self.requests.append((request.path, len(body)))
+            if "held" in request.path:
+                await self._going()
             if "large" not in request.path:
                 return web.json_response({"sha256": hashlib.sha256(body).hexdigest()})
             response = web.StreamResponse()
@@ -155,21 +161,27 @@ def answered(connection: socket.socket) -> bytes:
 @short
 def test_a_connection_that_sends_no_whole_request_is_closed(live_context: AppContext, thread: LoopThread) -> None:
     running = RunningGateway(thread, live_context)
-    for begun in (b"", b"GET /v1/models HTTP/1.1\r\nHost: h"):
-        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as connection:
-            connection.sendall(begun)
-            assert answered(connection) == b""
+    with contextlib.ExitStack() as opened:
+        connections = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60)) for _ in range(2)
+        ]
+        connections[1].sendall(b"GET /v1/models HTTP/1.1\r\nHost: h")
+        assert [answered(connection) for connection in connections] == [b"", b""]
     running.stop()
 
 
 @short
-@pytest.mark.parametrize("path", ["/v1/batches", "/sign-in", CHAT, "/v1/messages"])
 def test_a_body_that_does_not_come_is_refused_and_the_web_app_never_hears_of_it(
-    sent: Open, key: str, web_app: StandIn, path: str
+    sent: Open, key: str, web_app: StandIn
 ) -> None:
-    answer = answered(sent(f"POST {path}", f"Authorization: Bearer {key}", body=b"key=x", size=90_000))
-    assert answer.startswith(b"HTTP/1.1 408 ") and b"too slowly" in answer and b"POST /v1/uploads" in answer
-    assert b'"code":"request_too_slow"' in answer or path == "/v1/messages"
+    half_sent = {
+        path: sent(f"POST {path}", f"Authorization: Bearer {key}", body=b"key=x", size=20_000)
+        for path in ("/v1/batches", "/sign-in", CHAT, "/v1/messages")
+    }
+    for path, connection in half_sent.items():
+        answer = answered(connection)
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"too slowly" in answer and b"POST /v1/uploads" in answer, path
+        assert b'"code":"request_too_slow"' in answer or path == "/v1/messages"
     assert web_app.requests == [], "no thread waits for it"
 
 
@@ -180,50 +192,59 @@ def test_without_a_key_the_api_is_asked_at_once_and_without_the_body(sent: Open,
     assert web_app.requests == [("/v1/jobs/job_x/items/1", 0)]
 
 
-@short
-def test_half_sent_uploads_of_one_key_leave_places_to_others_and_end(
+def half_sent_upload(sent: Open, key: str) -> socket.socket:
+    return sent("POST /v1/files", f"Authorization: Bearer {key}", body=bytes(2**16), size=50 * 2**20)
+
+
+def test_half_sent_uploads_of_one_key_leave_places_to_others(
     sent: Open, key: str, web_app: StandIn, http: httpx.Client, other: dict[str, str]
 ) -> None:
-    uploads = [
-        sent("POST /v1/files", f"Authorization: Bearer {key}", body=bytes(2**16), size=50 * 2**20) for _ in range(120)
-    ]
+    for _ in range(2 * PLACES):
+        half_sent_upload(sent, key)
     until(lambda: web_app.most >= PLACES_EACH)
-    began = time.monotonic()
     assert http.get("/v1/models", headers=other).status_code == 200
     assert http.get("/healthz").status_code == 200 and http.get("/readyz").status_code == 200
-    assert time.monotonic() - began < 12 * PAUSE, "one key has a place after the other for 15 s"
-    assert all(answered(upload).startswith(b"HTTP/1.1 408 ") for upload in uploads[:PLACES_EACH])
-    assert web_app.most <= 2 * PLACES_EACH
+    assert web_app.most <= PLACES_EACH + 1
 
 
 @short
-def test_slow_readers_of_one_key_leave_places_to_others_and_end(
-    sent: Open, key: str, web_app: StandIn, http: httpx.Client, other: dict[str, str]
+def test_half_sent_uploads_end_and_leave_their_places_to_the_next(sent: Open, key: str) -> None:
+    uploads = [half_sent_upload(sent, key) for _ in range(PLACES_EACH + 1)]
+    assert all(answered(upload).startswith(b"HTTP/1.1 408 ") for upload in uploads)
+
+
+@short
+def test_readers_that_read_nothing_end_and_leave_their_places_to_the_next(
+    sent: Open, key: str, web_app: StandIn, http: httpx.Client
 ) -> None:
-    readers = [sent("GET /v1/files/large/content", f"Authorization: Bearer {key}") for _ in range(16)]
-    until(lambda: web_app.most >= PLACES_EACH)
-    assert http.get("/v1/models", headers=other).status_code == 200
-    until(lambda: not web_app.inside)
-    assert all(len(answered(reader)) < LARGE for reader in readers[:PLACES_EACH])
+    readers = [sent("GET /v1/files/large/content", f"Authorization: Bearer {key}") for _ in range(PLACES_EACH)]
+    until(lambda: len(web_app.requests) == PLACES_EACH and not web_app.inside)
+    assert all(len(answered(reader)) < LARGE for reader in readers)
+    assert http.get("/v1/models").status_code == 200
 
 
-@pytest.mark.parametrize("pause", [4], ids=[""])
-def test_a_client_that_goes_on_slowly_but_fast_enough_is_waited_for(sent: Open, key: str, web_app: StandIn) -> None:
+# test_pace says the same of any pause and any client. Here both pauses outlast one of the whole machine.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pause", [10], ids=[""])
+def test_a_client_that_sends_slowly_but_fast_enough_is_waited_for(
+    sent: Open, key: str, web_app: StandIn, pause: int
+) -> None:
     connection = sent("POST /v1/batches", f"Authorization: Bearer {key}", size=100_000)
     for _ in range(10):
-        time.sleep(0.5)
+        time.sleep(1.1 * pause / 10)
         connection.sendall(bytes(10_000))
     assert connection.recv(20).startswith(b"HTTP/1.1 200") and web_app.requests == [("/v1/batches", 100_000)]
 
 
-@short
-def test_a_slow_reader_that_reads_fast_enough_gets_all(sent: Open, key: str) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("pause", [8], ids=[""])
+def test_a_slow_reader_that_reads_fast_enough_gets_all(sent: Open, key: str, pause: int) -> None:
     connection = sent("GET /v1/files/large/content", f"Authorization: Bearer {key}", "Connection: close")
     size, began = 0, time.monotonic()
     while piece := connection.recv(2**20):
         size += len(piece)
-        if time.monotonic() - began < 4 * PAUSE:
-            time.sleep(PAUSE / 4)
+        if time.monotonic() - began < 1.2 * pause:
+            time.sleep(0.25)
     assert size > LARGE
 
 
@@ -240,13 +261,18 @@ def test_the_web_app_is_never_sent_more_than_it_has_threads_for(
     with database.write() as session:
         tenants = [keys.create(session, f"tenant-{number}").key for number in range(6)]
 
-    def upload(number: int) -> int:
+    def ask(number: int) -> int:
         headers = {"Authorization": f"Bearer {tenants[number % 6]}"}
-        return http.post("/v1/files", content=bytes(2**21), headers=headers, timeout=60).status_code
+        return http.post("/v1/held", content=b"x", headers=headers, timeout=600).status_code
 
     with ThreadPoolExecutor(90) as threads:
-        assert set(threads.map(upload, range(90))) == {200}
-    assert web_app.most <= PLACES
+        answers = threads.map(ask, range(90))
+        try:
+            until(lambda: web_app.inside == PLACES)
+        finally:
+            web_app.let_go()
+        assert set(answers) == {200}
+    assert web_app.most == PLACES
 
 
 def test_the_gateway_itself_says_that_it_runs(live_context: AppContext, thread: LoopThread) -> None:
@@ -327,35 +353,50 @@ def test_the_web_app_gets_a_compressed_body_whole(http: httpx.Client) -> None:
     assert answer.json()["sha256"] == hashlib.sha256(body).hexdigest()
 
 
+# One that is too many has two seconds to send its request, which 150 threads on a busy machine may not keep to.
+GATEWAY = """
+from webapp.gateway import connections, server
+connections.REFUSAL_SECONDS = 60
+server.main()
+"""
+
+
 def test_more_connections_than_descriptors_allow_are_told_so(
     live_context: AppContext, engines: dict[str, LiveEngine], key: str, database_url: str, tmp_path: Path
 ) -> None:
-    """300 requests at once, and 256 open files."""
+    """150 requests at once, and 128 open files."""
     (tmp_path / "models.toml").write_text("[models.paced]\nengine = 'echo'\n")
     environment = {"REDIS_URL": live_context.settings.redis_url, "DATABASE_URL": database_url}
     environment |= {"BATCHYARD_MODELS": str(tmp_path / "models.toml"), "BATCHYARD_ALLOW_SIMULATED": "1"}
-    port = ports.free()
-    command = f"ulimit -n 256; exec {sys.executable} -m webapp.gateway.server --port={port} --web=http://127.0.0.1:9"
-    with subprocess.Popen(["bash", "-c", command], env={**os.environ, **environment}) as process:
-        while not ports.answers("127.0.0.1", port):
+    port = ports.Port("127.0.0.1", 0)
+    port.share()
+    command = ["bash", "-c", 'ulimit -n 128; exec "$@"', "bash", sys.executable, "-c", GATEWAY]
+    command += [f"--port={port.number}", "--web=http://127.0.0.1:9"]
+    body = b'{"model": "paced", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}'
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    start = threading.Barrier(150)
+
+    def ask(_: int) -> int:
+        """Return the status, or 0."""
+        start.wait()
+        address = ("127.0.0.1", port.number)
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(request)
+            return int(answered(connection)[9:12] or 0)
+        return 0
+
+    process = subprocess.Popen(command, env={**os.environ, **environment})
+    try:
+        while not ports.answers("127.0.0.1", port.number):
             assert process.poll() is None
             time.sleep(0.1)
-        body = b'{"model": "paced", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}'
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
-        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        seen: Counter[int] = Counter()
-        start = threading.Barrier(300)
-
-        def ask(_: int) -> int:
-            """Return the status, or 0. A plain socket: one that is too many has two seconds to send its request."""
-            start.wait()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                connection.sendall(request)
-                return int(answered(connection)[9:12] or 0)
-            return 0
-
-        with ThreadPoolExecutor(300) as threads:
-            seen.update(threads.map(ask, range(300)))
+        with ThreadPoolExecutor(150) as threads:
+            seen = Counter(threads.map(ask, range(150)))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    assert seen[200] >= 8 and seen[503] >= 50 and seen[200] + seen[503] + seen[0] == 300, seen
+    finally:
+        process.kill()
+        process.wait()
+        port.close()
+    assert seen[200] >= 8 and seen[503] >= 16 and seen[200] + seen[503] + seen[0] == 150, seen

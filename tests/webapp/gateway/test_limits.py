@@ -17,7 +17,7 @@ from tests.webapp.gateway.conftest import Send
 class TestRequests:
     @pytest.fixture
     def settings(self, broker: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
-        now = time.time()  # the limiter's windows begin with the minutes of the clock
+        now = time.time() // 60 * 60 + 30  # the limiter's windows begin with the minutes of the clock
         monkeypatch.setattr("limits.storage.memory.time", SimpleNamespace(time=lambda: now))
         return Settings(redis_url=broker, allow_simulated=True, live_requests_per_minute=3)
 

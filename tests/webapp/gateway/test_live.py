@@ -15,6 +15,7 @@ import httpx
 import openai
 import orjson
 import pytest
+import redis
 from aiohttp import web
 
 from store import keys, projects
@@ -109,7 +110,7 @@ def test_a_wrong_key_and_a_revoked_one_open_nothing(
     assert send().status_code == 200
     with database.write() as session:
         keys.revoke(session, key.split("-")[1])
-    until(lambda: send().status_code != 200, seconds=10)
+    until(lambda: send().status_code != 200)
     assert send().status_code == 401
 
 
@@ -138,24 +139,25 @@ def test_what_was_used_is_written_within_seconds_with_its_price(send: Send, data
     for _ in range(3):
         assert send("one two", model="priced").status_code == 200
     assert send("one two three", model="priced", stream=True).status_code == 200
-    until(lambda: "priced" in used(database) and used(database)["priced"].amounts.requests == 4, seconds=10)
+    until(lambda: "priced" in used(database) and used(database)["priced"].amounts.requests == 4)
     entry = used(database)["priced"]
     assert (entry.amounts.input_tokens, entry.amounts.output_tokens, entry.amounts.failed) == (9, 9, 0)
     assert entry.cost == pytest.approx(9 * 3 / 1e6)
 
 
 def test_a_client_that_goes_away_ends_its_request_and_pays_for_what_was_computed(
-    http: httpx.Client, engines: dict[str, LiveEngine], database: Database
+    http: httpx.Client, engines: dict[str, LiveEngine], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gateway_live, "ABORT_SECONDS", 60)
     body = {"model": "paced", "messages": [{"role": "user", "content": "go"}], "max_tokens": 5000, "stream": True}
     with http.stream("POST", "/v1/chat/completions", json=body) as response:
         lines = response.iter_lines()
         for _ in range(20):  # ten words
             next(lines)
-    until(lambda: not engines["paced"].queue.inside, seconds=10)
-    until(lambda: "paced" in used(database), seconds=10)
+    until(lambda: not engines["paced"].queue.inside)
+    until(lambda: "paced" in used(database))
     entry = used(database)["paced"]
-    assert 5 <= entry.amounts.output_tokens < 1500 and entry.amounts.failed == 1
+    assert 5 <= entry.amounts.output_tokens < 4000 and entry.amounts.failed == 1
 
 
 @pytest.mark.parametrize("start_seconds", [1], ids=[""])
@@ -170,7 +172,7 @@ def test_a_request_waits_for_the_engine_that_starts(send: Send, live_context: Ap
     answers: list[httpx.Response] = []
     waiting = threading.Thread(target=lambda: answers.append(send(model="absent")))
     waiting.start()
-    time.sleep(0.3)
+    until(lambda: "absent" in demand.wanted(live_context))
     engine = LiveEngine(thread, MODELS["absent"], name="late")
     publish(live_context, "absent", engine)
     waiting.join()
@@ -275,8 +277,8 @@ def test_a_project_that_may_use_one_tier_only_gets_that_one(send: Send, database
 
 def test_the_broker_may_be_away(send: Send, live_context: AppContext, monkeypatch: pytest.MonkeyPatch) -> None:
     assert send().status_code == 200
-    live_context.redis.connection_pool.disconnect()
-    monkeypatch.setitem(live_context.redis.connection_pool.connection_kwargs, "path", "/nowhere/redis.sock")
+    away = redis.ConnectionPool.from_url("unix:///nowhere/redis.sock", decode_responses=True)
+    monkeypatch.setattr(live_context.redis, "connection_pool", away)  # another thread may use one of the others
     began = time.monotonic()
     assert send().status_code == 200
     assert time.monotonic() - began < 30
@@ -432,4 +434,4 @@ def test_a_body_of_hundreds_of_thousands_of_parts_is_refused_and_holds_up_no_oth
         assert refused.result().status_code == 400 and "more than 10,000" in refused.result().json()["error"]["message"]
         return max(waits) >= max(2, (time.monotonic() - start) / 2)  # a busy machine is slower in both
 
-    assert not all(holds_up() for _ in range(3)), "a machine that stands still for seconds does so once"
+    assert not all(holds_up() for _ in range(10)), "a machine that stands still for seconds does so once"

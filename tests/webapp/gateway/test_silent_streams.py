@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,11 +15,15 @@ import openai
 import pytest
 
 from batchyard.models import ModelSpec
+from inference.engines.echo import Echo
 from tasks.context import AppContext
+from tasks.live import addresses
 from tests.support.gateways import LiveEngine, LoopThread, RunningGateway, publish
+from tests.support.rows import until
 from tests.support.webapps import on_sqlite
 from tests.webapp.gateway import conftest
 from webapp.gateway import streams
+from webapp.gateway.streams import EventStream
 
 SILENCE = 0.1
 pytestmark = on_sqlite
@@ -33,15 +40,35 @@ DIALECTS = [path if path != "/v1/completions" else pytest.param(path, marks=pyte
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def commented(monkeypatch: pytest.MonkeyPatch) -> set[EventStream]:
+    """The streams that have had a comment. They come soon here."""
     monkeypatch.setattr(streams, "COMMENT_SECONDS", SILENCE)
     monkeypatch.setattr(streams, "LOOK_SECONDS", SILENCE / 4)
+    commented, send = set[EventStream](), EventStream.send
+
+    async def noted(stream: EventStream, data: bytes) -> None:
+        await send(stream, data)
+        if data == streams.COMMENT:
+            commented.add(stream)
+
+    monkeypatch.setattr(EventStream, "send", noted)
+    return commented
 
 
 @pytest.fixture
-def late(live_context: AppContext, thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveEngine]:
-    """An engine that says nothing for two seconds. Nobody has published it yet."""
-    spec = ModelSpec(name="late", engine="echo", engine_args={"prefill_ms": 2000}, endpoints=tuple(BODIES))
+def speak(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """Lets engine `late` answer, which says nothing before."""
+    may = asyncio.Event()
+    monkeypatch.setattr(Echo, "_delay", lambda *_: may.wait())
+    return lambda: thread.loop.call_soon_threadsafe(may.set)
+
+
+@pytest.fixture
+def late(
+    live_context: AppContext, thread: LoopThread, monkeypatch: pytest.MonkeyPatch, speak: Callable[[], object]
+) -> Iterator[LiveEngine]:
+    """An engine that nobody has published yet."""
+    spec = ModelSpec(name="late", engine="echo", endpoints=tuple(BODIES))
     monkeypatch.setitem(conftest.MODELS, "late", spec)
     engine = LiveEngine(thread, spec, name="engine-late")
     yield engine
@@ -57,20 +84,23 @@ def lines(http: httpx.Client, path: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_a_stream_is_never_silent_for_long_before_its_first_token_and_its_events_are_the_same(
-    late: LiveEngine, live_context: AppContext, http: httpx.Client, path: str
+    late: LiveEngine, live_context: AppContext, http: httpx.Client, speak: Callable[[], object], path: str
 ) -> None:
     publish(live_context, "late", late)
-    came = list(lines(http, path))
-    comments = [line for line in came if line.startswith(":")]
-    # Nineteen in two seconds, or fewer on a machine that stands still for a while.
-    assert len(comments) >= 3 and all("batchyard" not in line for line in comments)
+    stream = lines(http, path)
+    silent = list(itertools.islice(stream, 6))
+    assert [line[:1] for line in silent] == [":", ""] * 3, "comments, and nothing else"
+    speak()
+    came = silent + list(stream)
+    assert all("batchyard" not in line for line in came if line.startswith(":"))
     text = "".join(line for line in came if line.startswith("data:"))
     assert "three" in text and "wagons" in text
 
 
 def test_a_stream_that_waits_for_an_engine_to_start_has_comments_and_then_its_answer(
-    late: LiveEngine, live_context: AppContext, http: httpx.Client
+    late: LiveEngine, live_context: AppContext, http: httpx.Client, speak: Callable[[], object]
 ) -> None:
+    speak()
     came = lines(http, "/v1/chat/completions")
     assert next(came).startswith(":"), "headers and a comment come before the engine"
     publish(live_context, "late", late)
@@ -78,7 +108,12 @@ def test_a_stream_that_waits_for_an_engine_to_start_has_comments_and_then_its_an
 
 
 def test_clients_read_the_same_events(
-    late: LiveEngine, live_context: AppContext, gateway: RunningGateway, key: str
+    late: LiveEngine,
+    live_context: AppContext,
+    gateway: RunningGateway,
+    key: str,
+    commented: set[EventStream],
+    speak: Callable[[], object],
 ) -> None:
     publish(live_context, "late", late)
     client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
@@ -98,34 +133,49 @@ def test_clients_read_the_same_events(
             return "".join(streamed.text_stream)
 
     with ThreadPoolExecutor(3) as pool:
-        assert [read.result() for read in [pool.submit(read) for read in (chat, response, message)]] == [PROMPT] * 3
+        reading = [pool.submit(read) for read in (chat, response, message)]
+        try:
+            until(lambda: len(commented) == 3)
+        finally:
+            speak()
+        assert [read.result() for read in reading] == [PROMPT] * 3
 
 
 @pytest.mark.usefixtures("late")
-@pytest.mark.parametrize("start_seconds", [3], ids=[""])
 @pytest.mark.parametrize("path", DIALECTS)
 def test_what_fails_after_the_first_comment_is_the_streams_error_event(
-    http: httpx.Client, gateway: RunningGateway, key: str, path: str
+    live_context: AppContext,
+    http: httpx.Client,
+    gateway: RunningGateway,
+    key: str,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(lambda: "\n".join(lines(http, path)))
-        if path == "/v1/messages":
-            client = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
-            with pytest.raises(anthropic.APIError, match="is starting"):
-                list(client.messages.create(model="late", stream=True, **BODIES[path]))
-        elif path != "/v1/responses":
-            other = openai.OpenAI(base_url=gateway.url, api_key=key, max_retries=0)
-            body = {"model": "late", "stream": True, **BODIES[path]}
-            with pytest.raises(openai.APIError, match="is starting"):
-                list(other.post(path, body=body, cast_to=object, stream=True, stream_cls=openai.Stream[Any]))
-        text = read.result()
-    assert text.count("is starting and was not ready") == 1 and "[DONE]" not in text
+    monkeypatch.setattr(addresses, "FAILURE_SECONDS", 600)
+    came = lines(http, path)
+    assert next(came).startswith(":")
+    streamed: Any = ()
+    failing: Any = contextlib.nullcontext()
+    if path == "/v1/messages":
+        failing = pytest.raises(anthropic.APIError, match="does not start")
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0)
+        streamed = client.messages.create(model="late", stream=True, **BODIES[path])
+    elif path != "/v1/responses":
+        failing = pytest.raises(openai.APIError, match="does not start")
+        other = openai.OpenAI(base_url=gateway.url, api_key=key, max_retries=0)
+        body = {"model": "late", "stream": True, **BODIES[path]}
+        streamed = other.post(path, body=body, cast_to=object, stream=True, stream_cls=openai.Stream[Any])
+    addresses.fail(live_context, "late", "no GPU has 80 GB")
+    with failing:
+        list(streamed)
+    text = "\n".join(came)
+    assert text.count("does not start: no GPU has 80 GB") == 1 and "[DONE]" not in text
     if path == "/v1/messages":
         assert '"type":"error"' in text and "event: error" in text
     elif path == "/v1/responses":
-        assert '"type":"error"' in text and "event: error" in text and '"engine_starting"' in text
+        assert '"type":"error"' in text and "event: error" in text and '"engine_failed"' in text
     else:
-        assert '"engine_starting"' in text
+        assert '"engine_failed"' in text
 
 
 def test_what_fails_before_has_its_status(http: httpx.Client) -> None:

@@ -135,7 +135,7 @@ def test_the_projects_tier_and_the_keys_end_hold_here_too(ask: Ask, database: Da
     assert ask().status_code == 200
     with database.write() as session:
         session.execute(update(Project).values(live_tier="none"))
-    until(lambda: ask().status_code != 200, seconds=30)
+    until(lambda: ask().status_code != 200)
     page = ask()
     assert page.status_code == 400 and "it may send batches only" in page.text
     with database.write() as session:
