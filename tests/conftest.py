@@ -217,11 +217,11 @@ def new_batch(database: Database, project: str) -> Callable[..., Batch]:
 def broker() -> Iterator[str]:
     """URL of a real Redis-protocol server."""
     # A socket: two test processes would find the same port free.
-    with (
-        tempfile.TemporaryDirectory(prefix="by-") as folder,
-        ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock") as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="by-") as folder:
+        server = ValkeyServer(port=0, unix_socket_path=f"{folder}/redis.sock")
+        server.start(timeout=300)  # by default 10 s, too few for a busy machine
         yield f"unix://{server.unix_socket_path}"
+        server.terminate()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchyard.local import ports
+from tests.support import held_ports
 
 BUCKET = "artifacts"
 ACCESS_KEY = "batchyard"
@@ -106,7 +106,7 @@ class S3Server:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="s3-")))
     process: subprocess.Popen[bytes] | None = None
     _ports: dict[str, int] = field(
-        default_factory=lambda: {f"{name}{kind}": ports.free() for name in _LISTENERS for kind in ("", ".grpc")}
+        default_factory=lambda: {f"{name}{kind}": held_ports.hold() for name in _LISTENERS for kind in ("", ".grpc")}
     )
 
     @property

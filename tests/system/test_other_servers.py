@@ -46,7 +46,6 @@ python = "{python}"
 """)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["transformers", pytest.param("llama_cpp", marks=pytest.mark.exhaustive)])
 def test_a_server_answers_batches_and_streams_and_doctor_says_what_it_lacks(stack: RunningStack, name: str) -> None:
     if name == "llama_cpp":
