@@ -147,6 +147,9 @@ def test_the_death_of_an_idle_engine_is_an_event_and_stands_where_others_do(
     assert 'batchyard_engine_deaths_total{model="mortal"} 2.0' in metrics.splitlines()
 
 
+# tests/tasks/execution/test_deaths.py and tests/webapp/pages/test_deaths.py say so of engines that die when told to,
+# and test_faults.py has a model on hold.
+@pytest.mark.exhaustive
 def test_an_engine_that_only_dies_holds_its_model_and_is_not_forgotten_when_the_batch_is_cancelled(
     faulty: RunningStack,
 ) -> None:

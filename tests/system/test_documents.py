@@ -304,7 +304,11 @@ def test_every_setting_that_the_documents_name_is_one() -> None:
         assert named <= settings, document
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/quickstart.md"])
+# The quick start has the README's calls and its command; docs/python.md has the README's data frame and more.
+ALSO = pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize("document", ["README.md", pytest.param("docs/quickstart.md", marks=ALSO)])
 def test_the_client_in_python_works_as_it_is_written(
     document: str,
     stack: RunningStack,
@@ -356,7 +360,7 @@ def test_the_page_of_agents_calls_tools_and_asks_live_as_it_is_written(
     assert [message["role"] for message in namespace["messages"]] == ["user", "assistant", "user", "assistant", "user"]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("document", [pytest.param("README.md", marks=ALSO), "docs/python.md"])
 def test_data_frames_get_their_answers_as_it_is_written(
     document: str, clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +418,7 @@ def test_the_commands_of_the_costs_page_run_one_after_the_other(run_shell: Calla
     assert '"state": "ok"' in printed
 
 
+@ALSO
 def test_the_commands_of_the_readme_run_one_after_the_other(run_shell: Callable[..., str], clone: Path) -> None:
     printed = run_shell("README.md")
     assert "8 of 8 requests answered: answers.jsonl" in printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,11 +204,15 @@ def test_a_worker_that_is_stopped_gives_its_segments_back_at_once_and_the_next_g
     assert_every_line_once(faulty, faulty.wait(batch), ROWS)
 
 
-# On PostgreSQL and S3 test_batch_lifecycle.py kills web, beat and housekeeper; what Redis and Ray hold is the same.
+# test_batch_lifecycle.py kills web, beat and housekeeper. On PostgreSQL and S3 what Redis and Ray hold is the same.
 @pytest.mark.local
 @pytest.mark.parametrize(
     "names",
-    [("web", "beat", "housekeeper"), ("redis",), pytest.param(("ray",), marks=pytest.mark.exhaustive)],
+    [
+        ("redis",),
+        pytest.param(("ray",), marks=pytest.mark.exhaustive),
+        pytest.param(("web", "beat", "housekeeper"), marks=pytest.mark.exhaustive),
+    ],
     ids=" ".join,
 )
 def test_a_batch_survives_the_death_of(faulty: RunningStack, names: tuple[str, ...]) -> None:
@@ -298,7 +303,7 @@ def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_other
 
 @pytest.mark.local
 def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives_error_lines_with_its_reason(
-    faulty: RunningStack,
+    faulty: RunningStack, tmp_path: Path
 ) -> None:
     short, long = (faulty.submit(requests(5, model="broken")) for _ in range(2))
     faulty.wait(short, until=lambda batch: batch.status == "in_progress")
@@ -306,6 +311,8 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     assert (long.status, long.request_counts.failed) == ("in_progress", 0)
     assert long.batchyard["held"]["model"] == "broken"
     assert "no weights in this folder" in long.batchyard["held"]["reason"]
+    models = ("models", "--data", faulty.data)
+    until(lambda: re.search(r"broken +- +echo +on hold ", batchyard(*models, folder=tmp_path).stdout) is not None)
     other = faulty.wait(faulty.submit(requests(100, model="logged")))
     assert_every_line_once(faulty, other, 100)
     assert faulty.client.batches.retrieve(long.id).status == "in_progress", "another model runs meanwhile"
