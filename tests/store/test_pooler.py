@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from batchyard.local import ports
 from store.database import Database
-from tests.support.held_ports import held
+from tests.support.held_ports import hold
 from tests.support.rows import until
 
 CONFIGURATION = """
@@ -37,9 +36,8 @@ ignore_startup_parameters = extra_float_digits,options
 def pooled(postgresql_url: str) -> Iterator[str]:
     """The URL of a database by way of PgBouncer, pooled by transaction."""
     url = make_url(postgresql_url)
-    port = held()
-    own = port.number
-    with closing(port), tempfile.TemporaryDirectory(prefix="pgb-") as folder:
+    own = hold()
+    with tempfile.TemporaryDirectory(prefix="pgb-") as folder:
         Path(folder).chmod(0o755)
         file = Path(folder) / "pgbouncer.ini"
         host = url.host or url.query["host"]

@@ -15,8 +15,9 @@ from pathlib import Path
 from ray._common.usage.usage_lib import get_cluster_metadata
 from ray._raylet import GcsClient
 
-from batchyard.local import ports, programs
+from batchyard.local import programs
 from batchyard.local.services import RAY_ENVIRONMENT
+from tests.support import held_ports
 from tests.support.ray_nodes import kill
 from tests.support.rows import until
 
@@ -32,12 +33,12 @@ class ForeignCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: the path of a socket is limited
         self.python = bare_python(self.folder / "venv")
         self.nodes: list[subprocess.Popen[bytes]] = []
-        self.port = ports.free()
+        self.port = held_ports.hold()
         self.address = f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Start the head, and wait until it answers."""
-        unused = f"--ray-client-server-port={ports.free()}"
+        unused = f"--ray-client-server-port={held_ports.hold()}"
         self._start(*HEAD, unused, f"--port={self.port}", f"--temp-dir={self.folder / 'ray'}")
         until(self._answers)
 
@@ -77,7 +78,7 @@ class ForeignCluster:
         for node in self.nodes:
             if node.poll() is None:
                 kill(node)
-            node.wait(30)
+            node.wait(120)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -1,12 +1,15 @@
-"""Ports that are kept for servers of tests, also before they start and while they are stopped."""
+"""Free ports for servers that tests start: this process holds them, so that nobody else gets them before or between."""
 
 from __future__ import annotations
 
 from batchyard.local.ports import Port
 
+_held: list[Port] = []
 
-def held() -> Port:
-    """Return a port of loopback that a server may take, and that no other process is given by the kernel."""
-    port = Port("127.0.0.1", 0)
+
+def hold(host: str = "127.0.0.1") -> int:
+    """Return a port on which only who knows its number listens, until this process ends."""
+    port = Port(host, 0)
     port.share()
-    return port
+    _held.append(port)
+    return port.number

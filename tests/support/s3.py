@@ -16,8 +16,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batchyard.local.ports import Port
-from tests.support.held_ports import held
+from tests.support import held_ports
 
 BUCKET = "artifacts"
 ACCESS_KEY = "batchyard"
@@ -107,13 +106,13 @@ class S3Server:
 
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="s3-")))
     process: subprocess.Popen[bytes] | None = None
-    _ports: dict[str, Port] = field(
-        default_factory=lambda: {f"{name}{kind}": held() for name in _LISTENERS for kind in ("", ".grpc")}
+    _ports: dict[str, int] = field(
+        default_factory=lambda: {f"{name}{kind}": held_ports.hold() for name in _LISTENERS for kind in ("", ".grpc")}
     )
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._ports['s3'].number}"
+        return f"http://127.0.0.1:{self._ports['s3']}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -126,9 +125,8 @@ class S3Server:
 
     def start(self) -> None:
         """Start the server on its data, and return once it serves the bucket."""
-        numbers = {name: port.number for name, port in self._ports.items()}
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command(self.folder, "127.0.0.1", numbers), stdout=log, stderr=log)
+            self.process = subprocess.Popen(command(self.folder, "127.0.0.1", self._ports), stdout=log, stderr=log)
         deadline = time.monotonic() + 270
         while not answers(self.endpoint):
             assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -158,7 +156,5 @@ class S3Server:
         """Kill the server and remove its data."""
         self.stop()
         for name in _LISTENERS:  # its Unix sockets have fixed names
-            Path(f"/tmp/seaweedfs-{name}-grpc-{self._ports[f'{name}.grpc'].number}.sock").unlink(missing_ok=True)
-        for port in self._ports.values():
-            port.close()
+            Path(f"/tmp/seaweedfs-{name}-grpc-{self._ports[f'{name}.grpc']}.sock").unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)

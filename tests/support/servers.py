@@ -34,7 +34,7 @@ class Server:
         serves: the name of its model.
         probe: the status of /v1/models.
         files: what there is to fetch beside the API, by path.
-        stuck: replies wait for this event, for at most a minute.
+        stuck: replies wait for this event, for at most ten minutes.
         asked: the time and the body of each request.
         paths: the path of each request.
         at_once: the number of requests in progress.
@@ -115,7 +115,7 @@ def listening(server: Server) -> Iterator[Server]:
 
         def do_GET(self) -> None:
             if server.stuck is not None:
-                server.stuck.wait(60)
+                server.stuck.wait(600)
             if self.path in server.files:
                 self.say(server.files[self.path])
             elif self.path == "/v1/models" and server.probe == 200:
@@ -134,7 +134,7 @@ def listening(server: Server) -> Iterator[Server]:
                 server.at_once += 1
             reply = server.chosen(body)
             if server.stuck is not None:
-                server.stuck.wait(60)
+                server.stuck.wait(600)
             time.sleep(server.latency)
             with server.lock:
                 server.at_once -= 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from batchyard.local import process
-from tests.support.held_ports import held
+from tests.support.held_ports import hold
 from tests.support.rows import until
 from tests.support.stacks import ROOT
 
@@ -65,7 +65,7 @@ class SlurmCluster:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="by-"))  # short: the path of a socket is limited
-        self._ports = [held() for _ in range(3)]
+        self._ports = [hold() for _ in range(3)]
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._configuration = self.folder / "slurm.conf"
         self._environment = {
@@ -77,8 +77,7 @@ class SlurmCluster:
 
     def start(self) -> None:
         """Start all daemons, and wait until the nodes can have jobs."""
-        numbers = [port.number for port in self._ports]
-        self._configuration.write_text(CONFIGURATION.format(folder=self.folder, ports=numbers, nodes=NODES))
+        self._configuration.write_text(CONFIGURATION.format(folder=self.folder, ports=self._ports, nodes=NODES))
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
         key.touch(0o600)
@@ -143,8 +142,6 @@ class SlurmCluster:
             daemon.kill()
             daemon.wait()
         _kill_with_steps(process.tagged(str(self.folder)))
-        for port in self._ports:
-            port.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self, program: str, *options: str, name: str = "") -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -74,6 +75,25 @@ class RunningStack:
                 return batch
         raise AssertionError(f"three batches have ended unseen: {batch.to_json()}")
 
+    def stopped_amid(
+        self, create: Callable[[], Any], until: Callable[[Any], bool], processes: Callable[[], list[psutil.Process]]
+    ) -> tuple[Any, list[psutil.Process]]:
+        """Return a batch as `caught` does, and `processes`, without which it does not end: they are stopped.
+
+        Who kills them kills them amid the batch, however late this process gets there.
+        """
+        for _ in range(3):
+            batch = self.caught(create, until)
+            stopped = processes()
+            for process in stopped:
+                process.suspend()
+            batch = self.client.batches.retrieve(batch.id)
+            if batch.status == "in_progress" and batch.request_counts.completed < batch.request_counts.total * 3 / 4:
+                return batch, stopped
+            for process in stopped:
+                process.resume()
+        raise AssertionError(f"three batches were nearly over: {batch.to_json()}")
+
     def wait_for_job(self, job: dict[str, Any], *, seconds: float = 240) -> dict[str, Any]:
         """Wait until a job has ended, and return it."""
         deadline = time.monotonic() + PATIENCE * seconds
@@ -94,9 +114,15 @@ class RunningStack:
         return self.client.files.content(file_id).content
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """Return a process of the stack by its name, and all its descendants."""
-        process = psutil.Process(int((self.data / "run" / f"{name}.pid").read_text()))
-        return [process, *process.children(recursive=True)]
+        """Return a process of the stack by its name, and all its descendants. If it was killed, the next one."""
+        deadline = time.monotonic() + PATIENCE * 60
+        while True:
+            with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):  # its pid is not yet written
+                process = psutil.Process(int((self.data / "run" / f"{name}.pid").read_text()))
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    return [process, *process.children(recursive=True)]
+            assert time.monotonic() < deadline, f"{name} does not run"
+            time.sleep(0.05)
 
     def engines(self, model: str) -> list[dict[str, Any]]:
         """Return what the stack has published of a model's engines."""

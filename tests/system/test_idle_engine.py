@@ -33,7 +33,7 @@ def test_an_idle_model_has_its_first_request_soon_while_a_hundred_segments_of_an
         return seconds
 
     # What else runs on the machine may hold one of them up.
-    assert any(seconds_to_first_request() < 5 * PATIENCE for _ in range(3))
+    assert any(seconds_to_first_request() < 10 * PATIENCE for _ in range(3))
     busy = faulty.client.batches.retrieve(busy.id)
     assert busy.status == "in_progress"
     assert faulty.wait(faulty.client.batches.cancel(busy.id)).status == "cancelled"

@@ -36,7 +36,7 @@ class Jobs:
         self.http.headers["Authorization"] = f"Bearer {stack.key}"
 
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
-        return self.http.request(method, f"{self.stack.url}/v1{path}", timeout=30, **options)
+        return self.http.request(method, f"{self.stack.url}/v1{path}", timeout=300, **options)
 
     def create(self, items: list[dict[str, Any]] | pa.Table, **body: Any) -> Any:
         if isinstance(items, pa.Table):
@@ -137,6 +137,8 @@ def test_people_reply_to_items_by_api_and_terminal_though_the_jobs_worker_is_kil
         return json.loads(done.stdout)
 
     reach(waiting=4, stuck=0)
+    early = jobs.call("POST", f"{path}/retry", json={})
+    assert (early.status_code, early.json()["error"]["param"]) == (409, "job_id")
     process.kill(jobs.stack.processes("webhooks"))
     verdict = {"gate": "house", "passed": True}
     assert jobs.call("POST", f"{path}/items/1", json={"verdict": verdict}).status_code == 200
@@ -301,10 +303,7 @@ def test_only_options_that_judge_can_be_rescored(jobs: Jobs) -> None:
 def test_a_retried_job_asks_for_the_failed_items_alone_and_the_same_as_before(jobs: Jobs) -> None:
     items = [{"prompt": f"retried {number}"} | ({"custom_id": "own"} if number == 3 else {}) for number in range(12)]
     options = {"model": "echo", "refuse": ["retried 3", "retried 8"]}
-    created = jobs.create(items, recipe="picky", options=options, seed=5, post_process=[{"step": "parquet"}])
-    early = jobs.call("POST", f"/jobs/{created['id']}/retry", json={})
-    assert (early.status_code, early.json()["error"]["param"]) == (409, "job_id")
-    first = jobs.ended(created)
+    first = jobs.ended(jobs.create(items, recipe="picky", options=options, seed=5, post_process=[{"step": "parquet"}]))
     assert (first["request_counts"]["completed"], first["request_counts"]["failed"]) == (10, 2)
     calls = Counter(jobs.call_log.read_text().splitlines())
     response = jobs.call("POST", f"/jobs/{first['id']}/retry", json={"options": {"refuse": []}})

@@ -77,7 +77,7 @@ def test_who_would_join_a_cluster_of_another_python_ends_at_once_and_names_both(
             env={**os.environ, **settings(cluster), "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=PATIENCE * 30,
+            timeout=PATIENCE * 120,
         )
     finally:
         cluster.recorded_python(platform.python_version())

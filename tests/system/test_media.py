@@ -247,7 +247,11 @@ def test_the_calls_of_the_page_on_python_run_as_they_are_written(
 
 
 @pytest.mark.parametrize(
-    ("name", "endpoint"), [("images.jsonl", catalog.CHAT.path), ("audio.jsonl", catalog.TRANSCRIPTIONS.path)]
+    ("name", "endpoint"),
+    [  # the first test here asks about images, too
+        pytest.param("images.jsonl", catalog.CHAT.path, marks=pytest.mark.exhaustive),
+        ("audio.jsonl", catalog.TRANSCRIPTIONS.path),
+    ],
 )
 def test_the_example_files_are_answered_right(vllm_stack: RunningStack, name: str, endpoint: str) -> None:
     rows = [json.loads(line) for line in (ROOT / "examples" / name).read_text().splitlines()]

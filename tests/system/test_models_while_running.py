@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,15 +12,14 @@ import openai
 import pytest
 
 from tests.support.rows import until
-from tests.support.stacks import PATIENCE, RunningStack, a_chat
+from tests.support.stacks import RunningStack, a_chat
 from tests.support.terminal import Result, batchyard
 
 pytestmark = pytest.mark.stack
 
-STREAMS = 50
+STREAMS = 20
 ROWS = 40
 """All run at once, beside the streams."""
-LAG_SECONDS = 2.0 * PATIENCE
 MODELS = """
 [models.echo]
 engine = "echo"
@@ -44,7 +42,7 @@ def running() -> Iterator[RunningStack]:
 
 def call(stack: RunningStack, method: str, path: str, body: Any = None) -> dict[str, Any]:
     response = httpx.request(
-        method, f"{stack.url}/v1{path}", json=body, headers={"Authorization": f"Bearer {stack.key}"}, timeout=60
+        method, f"{stack.url}/v1{path}", json=body, headers={"Authorization": f"Bearer {stack.key}"}, timeout=300
     )
     assert response.status_code == 200, response.text
     return dict(response.json())
@@ -55,31 +53,17 @@ def live(stack: RunningStack, model: str, text: str = "hello") -> str:
     return answer.choices[0].message.content or ""
 
 
-def seconds_until_refused(stack: RunningStack, model: str) -> float:
-    began = time.monotonic()
-    while True:
-        try:
-            live(stack, model)
-        except openai.NotFoundError:
-            return time.monotonic() - began
-        assert time.monotonic() - began < 60
-
-
-def seconds_until_known(stack: RunningStack, model: str) -> float:
-    """Return the time until the gateway knows the model: until then it answers 404."""
-    began = time.monotonic()
-    while True:
-        try:
-            live(stack, model)
-            return time.monotonic() - began
-        except openai.NotFoundError:
-            assert time.monotonic() - began < 60
-            time.sleep(0.02)
+def is_known(stack: RunningStack, model: str) -> bool:
+    """True if a live request is answered: the gateway looks for changed models every second, and answers 404 before."""
+    try:
+        return bool(live(stack, model))
+    except openai.NotFoundError:
+        return False
 
 
 def test_changes_harm_neither_a_running_batch_nor_live_streams(running: RunningStack) -> None:
     live(running, "echo")
-    text = " ".join(["word"] * 150)
+    text = " ".join(["word"] * 200)
 
     begun = [False] * STREAMS
 
@@ -99,20 +83,16 @@ def test_changes_harm_neither_a_running_batch_nor_live_streams(running: RunningS
         until(lambda: all(begun))
         added = call(running, "POST", "/models", {"id": "later", "entry": {"engine": "echo"}})
         assert added["id"] == "later"
-        known = pool.submit(seconds_until_known, running, "later")  # with its engine's start: streams may end before
+        known = pool.submit(until, lambda: is_known(running, "later"))  # streams may end before its engine starts
         changed = call(running, "PATCH", "/models/echo", {"entry": {"engine_args": {"slots": 90}}})
         assert changed["batchyard"]["config_sha256"] != before["config_sha256"]
         last = call(running, "POST", "/models", {"id": "last", "entry": {"engine": "echo"}})
         call(running, "DELETE", "/models/echo")
         assert last["id"] == "last" and not all(one.done() for one in streams)
         assert all(one.result(timeout=360) > 100 for one in streams)
-        until_known = known.result()
+        known.result()
     call(running, "DELETE", "/models/later")
-    until_refused = seconds_until_refused(running, "later")
-    print(
-        f"known to the gateway after {until_known:.2f} s (engine's start included), refused after {until_refused:.2f} s"
-    )
-    assert until_refused < LAG_SECONDS
+    until(lambda: not is_known(running, "later"))
     batch = running.wait(batch)
     assert batch.status == "completed" and batch.request_counts.completed == ROWS
     manifest = json.loads(running.artifact(batch, "manifest.json"))
@@ -134,12 +114,11 @@ def test_changes_outlast_a_restart_and_a_reload_reports_the_difference(
 
     added = on_host("add", "kept", "--engine", "echo", "-s", "max_segments=3")
     assert added.returncode == 0, added.stderr
-    seconds = seconds_until_known(running, "kept")
-    print(f"known after {seconds:.2f} s, the engine's start included")
+    until(lambda: is_known(running, "kept"))
     file.write_text(file.read_text() + '[models.declared]\nengine = "echo"\n')
     reloaded = call(running, "POST", "/models/reload")
     assert (reloaded["added"], reloaded["removed"]) == (["declared"], [])
-    seconds_until_known(running, "declared")
+    until(lambda: is_known(running, "declared"))
     assert on_host("remove", "gone").returncode == 0
     exported = on_host("export").stdout
     assert "[models.kept]" in exported and "[models.gone]" not in exported

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from batchyard.local import process
 from tests.support.rows import until
 from tests.support.stacks import RunningStack, a_chat
 
@@ -52,8 +51,7 @@ def test_two_clients_lose_and_repeat_nothing_while_the_web_process_is_killed(
         client.start()
     for kills in (1, 2):
         until(lambda: len(added) >= kills * APPENDS // 2)  # noqa: B023
-        for process in faulty.processes("web"):
-            os.kill(process.pid, signal.SIGKILL)
+        process.kill(faulty.processes("web"))
     for client in clients:
         client.join()
     assert sorted(added) == list(range(1, 2 * APPENDS * EACH, EACH))

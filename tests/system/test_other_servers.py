@@ -14,6 +14,7 @@ import pytest
 from inference.doctor import servers
 from tests.conftest import StartStack
 from tests.foreign.clients import FOLDER, bin_folder
+from tests.support.rows import until
 from tests.support.stacks import ROOT, RunningStack, a_chat
 
 NANO = ROOT / "examples/models/nano"
@@ -46,7 +47,6 @@ python = "{python}"
 """)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["transformers", pytest.param("llama_cpp", marks=pytest.mark.exhaustive)])
 def test_a_server_answers_batches_and_streams_and_doctor_says_what_it_lacks(stack: RunningStack, name: str) -> None:
     if name == "llama_cpp":
@@ -71,6 +71,7 @@ def test_a_server_answers_batches_and_streams_and_doctor_says_what_it_lacks(stac
     words = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(words) == texts["3"] and len(words) > 2
     assert any(chunk.usage and chunk.usage.completion_tokens for chunk in chunks)
+    until(lambda: len(stack.engines(name)) == 1)  # it is published every 5 s
     (engine,) = stack.engines(name)
     findings = servers.check(servers.listed(engine["endpoints"][0]["url"]), None)
     assert {finding.check for finding in findings if finding.result != "ok"} == LACKING[name]

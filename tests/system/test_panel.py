@@ -25,7 +25,7 @@ def test_a_panel_is_three_stages_of_as_many_requests_as_tasks_and_agents(stack: 
         "checks": ["contains:Design", {"gate": "not-contains", "value": "critique", "weight": 3}],
     }
     body = {"recipe": "panel", "input": {"items": rows}, "options": options}
-    response = http.post(f"{stack.url}/v1/jobs", json=body, timeout=30)
+    response = http.post(f"{stack.url}/v1/jobs", json=body, timeout=300)
     assert response.status_code == 200, response.text
     job = stack.wait_for_job(response.json(), seconds=120)
     assert job["status"] == "completed", job

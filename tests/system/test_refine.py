@@ -38,7 +38,7 @@ def test_the_second_tier_is_asked_exactly_what_the_first_one_fails(stack: Runnin
         "reviewer": {"model": "other", "prompt": "PASS\n{answer}"},  # it says what it is told
     }
     body = {"recipe": "refine", "input": {"items": ITEMS}, "options": options}
-    response = http.post(f"{stack.url}/v1/jobs", json=body, timeout=30)
+    response = http.post(f"{stack.url}/v1/jobs", json=body, timeout=300)
     assert response.status_code == 200, response.text
     right = {model: correct(stack, model) for model in ("nano", "echo")}
     job = stack.wait_for_job(response.json())
