@@ -234,8 +234,8 @@ def test_a_store_that_does_not_answer_is_unavailable_well_within_a_lease(
     s3_artifacts: Artifacts, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Settings.model_fields["lease_seconds"].default > 2 * store.artifacts._UPLOAD_SECONDS
-    monkeypatch.setattr(store.artifacts, "_UPLOAD_SECONDS", 2.0)
     s3_artifacts.put(b"content")
+    monkeypatch.setattr(store.artifacts, "_UPLOAD_SECONDS", 2.0)
     s3_server.pause()
     began = time.monotonic()
     try:
