@@ -221,7 +221,7 @@ class Stack:
         segments = ""
         if any(child.name == "worker" for child in group):
             running = self._counted("segments")
-            unknown = "segments unknown: the database is slow"
+            unknown = f"segments not counted within {COUNT_SECONDS:.0f} s"
             segments = unknown if running is None else f"{wording.count(running, 'segment')} running"
         while late := [child for child in group if child.runs() and time.monotonic() - began < child.grace]:
             if self._signals > 1:
@@ -235,7 +235,7 @@ class Stack:
     def _counted(self, what: Literal["segments", "work"]) -> int | None:
         """Return the number of running segments, or of batches and jobs that have not ended.
 
-        It is 0 if the database is away, and None if it is slow.
+        It is 0 if the database is away, and None if that is not known within COUNT_SECONDS.
         """
         counts: list[int] = []
 

@@ -68,6 +68,9 @@ class Starter:
             except redis.RedisError as error:
                 log.warning("live demand not read: %s", error)
                 self._stopped.wait(AWAY_SECONDS)
+            except RuntimeError:  # of the pool, once `stop` has shut it down
+                if not self._stopped.is_set():
+                    raise
 
     def stop(self) -> None:
         """End `run`, and the waits for engines."""

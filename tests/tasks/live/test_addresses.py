@@ -1,4 +1,4 @@
-"""Addresses of engines that answer live requests, on a real broker."""
+"""Addresses of engines that answer live requests, and who starts them, on a real broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tasks.context import AppContext
-from tasks.live import addresses, demand
+from tasks.live import addresses, demand, starter
 from tasks.live.addresses import EngineAddress
 
 
@@ -45,3 +45,16 @@ def test_demand_is_heard_at_once_and_forgotten_after_a_while(
     assert demand.wanted(published) == {"m"}
     monkeypatch.setattr(demand, "SECONDS", -1.0)
     assert demand.wanted(published) == set()
+
+
+def test_a_starter_that_is_stopped_while_it_looks_at_engines_ends(
+    published: AppContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = starter.Starter(published)
+
+    def stopped_meanwhile() -> bool:
+        starts.stop()
+        return True
+
+    monkeypatch.setattr(starter, "is_connected", stopped_meanwhile)
+    starts.run()
