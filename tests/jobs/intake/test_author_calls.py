@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from jobs.intake import author_calls
 from jobs.kinds import registry
 from tasks.context import AppContext
 from tests.support.rows import until
-from tests.support.webapps import client_of, close_contexts, context_in
+from tests.support.webapps import client_of
 
 pytestmark = pytest.mark.long
 FILE = """
@@ -56,20 +56,9 @@ def several(options: Several):
 """
 
 
-@pytest.fixture(autouse=True)
-def _closed_contexts() -> None:
-    """Leave the processes to the next test of this file: they take seconds to start."""
-
-
 @pytest.fixture(scope="module")
-def context(recipes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppContext]:
-    folder = tmp_path_factory.mktemp("odd")
-    (folder / "recipes").mkdir()
-    (folder / "recipes" / "odd.py").write_text(FILE)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(author_calls, "SECONDS", 600.0)
-        yield context_in(folder, recipes=str(folder / "recipes"))
-    close_contexts(recipes)
+def context(lasting: Callable[[str], AppContext]) -> AppContext:
+    return lasting(FILE)
 
 
 def refused(context: AppContext, recipe: str, hangs: str) -> RequestError:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from jobs.intake import author_calls
 from jobs.kinds.item_checks import FirstTurns, first_turns
 from store.records import Job
 from tasks.context import AppContext
-from tests.support.webapps import close_contexts, context_in
 
 ROWS: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": "b", "custom_id": ""}, {"prompt": "c"}]
 FILE = """
@@ -37,20 +35,9 @@ def odd(item: Item, options: Options) -> Flow:
 """
 
 
-@pytest.fixture(autouse=True)
-def _closed_contexts() -> None:
-    """Leave the processes to the next test of this file: they take seconds to start."""
-
-
 @pytest.fixture(scope="module")
-def context(recipes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppContext]:
-    folder = tmp_path_factory.mktemp("odd")
-    (folder / "recipes").mkdir()
-    (folder / "recipes/odd.py").write_text(FILE)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(author_calls, "SECONDS", 600.0)
-        yield context_in(folder, recipes=str(folder / "recipes"))
-    close_contexts(recipes)
+def context(lasting: Callable[[str], AppContext]) -> AppContext:
+    return lasting(FILE)
 
 
 def first(context: AppContext, recipe: str, **options: Any) -> FirstTurns:
