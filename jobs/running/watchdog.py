@@ -39,7 +39,7 @@ SLOTS = 128
 LONGEST_PAUSE = 1.0
 MEASURED_SECONDS = 1.0
 MEASUREMENTS = 10
-"""On a busy machine the process may have no turn in MEASURED_SECONDS, and not even write its stacks."""
+"""Attempts to get the stacks: a busy machine may give the process no turn."""
 _SLOT = struct.Struct("<QQQqqii64s")
 _DUMP_BYTES = 1 << 20
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')

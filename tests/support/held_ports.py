@@ -1,4 +1,4 @@
-"""Free ports for servers that tests start: this process holds them, so that nobody else gets them before or between."""
+"""Free ports for servers that tests start. No other process gets them, even while a server is down."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _held: list[Port] = []
 
 
 def hold(host: str = "127.0.0.1") -> int:
-    """Return a port on which only who knows its number listens, until this process ends."""
+    """Return a port that no other process gets until this one ends."""
     port = Port(host, 0)
     port.share()
     _held.append(port)

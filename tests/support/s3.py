@@ -97,7 +97,7 @@ def answers(endpoint: str) -> bool:
 
 @dataclass
 class S3Server:
-    """A server on loopback, with an own folder and ports that stay its own while it is stopped.
+    """A server on loopback that keeps its folder and ports while stopped.
 
     Attributes:
         folder: its data, configuration and log; short, because paths of sockets are limited.

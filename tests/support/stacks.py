@@ -78,7 +78,7 @@ class RunningStack:
     def stopped_amid(
         self, create: Callable[[], Any], until: Callable[[Any], bool], processes: Callable[[], list[psutil.Process]]
     ) -> tuple[Any, list[psutil.Process]]:
-        """Return a batch as `caught` does, and `processes`, without which it does not end: they are stopped.
+        """Return a batch as `caught` does, with `processes` that it needs, suspended.
 
         Who kills them kills them amid the batch, however late this process gets there.
         """
@@ -114,7 +114,7 @@ class RunningStack:
         return self.client.files.content(file_id).content
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """Return a process of the stack by its name, and all its descendants. If it was killed, the next one."""
+        """Return a process by its name, with its descendants. Wait for the next one if it was killed."""
         deadline = time.monotonic() + PATIENCE * 60
         while True:
             with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):  # its pid is not yet written

@@ -44,7 +44,7 @@ class Search:
         self.database = Database(stack.database_url)
 
     def paths(self) -> Iterator[Path]:
-        """Yield all files and folders, but what is gone once it is looked at."""
+        """Yield all files and folders that still exist."""
         for folder in self.folders:
             for parent, folders, files in os.walk(folder):
                 yield from (Path(parent) / name for name in (*folders, *files))

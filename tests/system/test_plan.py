@@ -208,7 +208,7 @@ def test_wrong_plans_are_refused(stack: RunningStack) -> None:
 
 
 def check_resuming(stack: RunningStack, batch_id: str, path: str) -> None:
-    """Check that a batch stands still before its end, and goes on once the work at `path` is resumed; cancel that."""
+    """Check that a paused batch stands still and goes on once resumed; cancel it."""
 
     def segments() -> list[dict[str, Any]]:
         return list(stack.client.get(f"/batches/{batch_id}/segments", cast_to=object)["data"])  # type: ignore[index]

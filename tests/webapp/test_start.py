@@ -34,7 +34,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> AppContext:
 
 @pytest.fixture(scope="module")
 def client(context: AppContext) -> FlaskClient:
-    """A client of the web app alone, with a model for each of three endpoints and one with an engine of its own."""
+    """A client of the web app alone, with four models."""
     return client_of(context)
 
 

@@ -20,7 +20,7 @@ def terminal(stack: RunningStack, tmp_path: Path) -> Any:
 
 
 def terminal_of(stack: RunningStack, folder: Path) -> Any:
-    """Return a function that runs a command in a folder, with the key of a stack's client."""
+    """Return a function that runs commands in a folder against a stack."""
 
     def run(*arguments: str | Path, stdin: str = "") -> Result:
         return batchyard(*arguments, folder=folder, stdin=stdin, **address(stack))

@@ -33,7 +33,7 @@ def head(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def servers(head: subprocess.Popen[bytes], folder: Path) -> list[psutil.Process]:
-    """Wait until the two servers are all that the head is the parent of, and return them."""
+    """Wait until the head's only children are the two servers; return them."""
 
     def pids() -> list[int]:
         return [int(pid) for pid in (folder / "pids").read_text().split()] if (folder / "pids").exists() else []

@@ -81,7 +81,7 @@ def started_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 
 @pytest.fixture
 def private_stack(started_stack: RunningStack) -> RunningStack:
-    """The same stack, which is started again if a test has ended it, with all of its processes."""
+    """The same stack, restarted if a test has ended it."""
     if started_stack.process.poll() is not None:
         started_stack.become(RunningStack.restart(started_stack.data, **SIMULATED))
     eventually(lambda: all(runs(started_stack, name) for name in NAMES), "what a test has killed runs again")

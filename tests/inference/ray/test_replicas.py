@@ -68,7 +68,7 @@ def requests() -> list[int]:
 
 
 def answered_beside(first: str) -> int:
-    """Return how much engines beside this one have answered, as far as they say so soon."""
+    """Return how much other engines have answered, as last published."""
     states = directory.states(timeout=0.5).values()
     return sum(state.answered for state in states if state.name != first)
 

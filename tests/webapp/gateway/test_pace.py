@@ -15,7 +15,7 @@ from webapp.gateway.pace import Pace
 
 PAUSE, RATE = 4, 15_000
 Pieces = list[tuple[float, int]]
-"""The seconds that a client takes for each piece, and the bytes of it."""
+"""Seconds that a client takes for each piece, and its bytes."""
 
 
 async def after(seconds: float, data: Any) -> Any:
