@@ -1,13 +1,11 @@
 """Judging: rewards and gates run in processes of their own, which can be killed."""
 
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from batchyard.errors import ConfigurationError
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
 from jobs.running.live_item import ToJudge
 from recipes import gates, registry, rewards
@@ -56,7 +54,7 @@ class Judges:
     def __init__(self, folder: str, processes: int, seconds: float) -> None:
         """`folder`: the deployment's own recipes, empty for none. `seconds`: the longest that one call may take."""
         self._folder = folder
-        self._processes = KillablePool(processes, seconds, functools.partial(_load, folder))
+        self._processes = KillablePool(processes, seconds)
 
     def submit(self, calls: Sequence[Work], done: Callable[[int, Verdict], None]) -> None:
         """Judge calls. `done` gets the index and the outcome of each, in another thread."""
@@ -84,12 +82,6 @@ class Judges:
             outcomes = [failed(calls[indices[0]][0], self._processes.reason(error))]
         for index, outcome in zip(indices, outcomes, strict=True):
             done(index, outcome)
-
-
-def _load(folder: str) -> None:
-    """Load the catalogue. If it cannot be loaded, each call says why."""
-    with contextlib.suppress(ConfigurationError):
-        registry.loaded(folder)
 
 
 def _judge(folder: str, calls: list[tuple[ToJudge, Any]]) -> list[Verdict]:
