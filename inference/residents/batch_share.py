@@ -12,14 +12,11 @@ from collections.abc import Callable
 
 QUIET_SECONDS = 10.0
 """Without a live request for this long there is no live traffic."""
-PEAK_SECONDS, BOUNDED_PEAK_SECONDS = 2.0, 30.0
+PEAK_SECONDS = 2.0
 """How long the most places that live requests had stay free.
 
-A live request that finds none evicts a batch request, whose work is lost. A free place costs throughput: much if steps
-take the same time whatever is in them, little if steps are bounded, because the other requests then have shorter steps.
+A live request that finds none evicts a batch request, whose work is lost; a free place costs throughput.
 """
-KEPT_SHARE = 0.75
-"""Share of places that is kept free at most after PEAK_SECONDS, so that batches go on."""
 ROUND_SECONDS = 0.5
 """Measurements of so long decide together."""
 SHRINK = 0.7
@@ -47,7 +44,6 @@ class BatchShare:
         self._most = most
         targets = (math.inf, math.inf) if bounded else (first_seconds, gap_seconds)
         self._targets = dict(zip(("first", "gap"), targets, strict=True))
-        self._peak_seconds = BOUNDED_PEAK_SECONDS if bounded else PEAK_SECONDS
         self._ceiling = self._beginning = float(places)
         self._live_at = -math.inf
         self._inside = 0
@@ -65,7 +61,7 @@ class BatchShare:
             self._peaks[-1] = (second, max(inside, self._peaks[-1][1]))
         else:
             self._peaks.append((second, inside))
-        while self._peaks and self._peaks[0][0] < second - self._peak_seconds:
+        while self._peaks and self._peaks[0][0] < second - PEAK_SECONDS:
             self._peaks.popleft()
 
     def measured(
@@ -107,12 +103,8 @@ class BatchShare:
 
     def reserved(self, now: float) -> int:
         """Return the places that stay free for live requests, or have them: the most that they needed lately."""
-        second, kept = math.floor(now), math.floor(KEPT_SHARE * self._places)
-        peaks = (
-            peak if at >= second - PEAK_SECONDS else min(peak, kept)
-            for at, peak in self._peaks
-            if at >= second - self._peak_seconds
-        )
+        second = math.floor(now)
+        peaks = (peak for at, peak in self._peaks if at >= second - PEAK_SECONDS)
         return min(self._places, max([self._inside, *peaks]))
 
     def limit(self, now: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.residents.batch_share import BOUNDED_PEAK_SECONDS, PEAK_SECONDS, QUIET_SECONDS, ROUND_SECONDS, BatchShare
+from inference.residents.batch_share import PEAK_SECONDS, QUIET_SECONDS, ROUND_SECONDS, BatchShare
 
 FIRST, GAP = 1.0, 0.1
 
@@ -35,17 +35,17 @@ def test_with_it_they_leave_the_places_that_live_requests_needed_lately() -> Non
     assert policy.limit(100.0) == 95, "those inside keep their places, however long they take"
 
 
-def test_an_engine_with_bounded_steps_keeps_them_free_for_longer_and_has_no_other_limit() -> None:
-    policy = BatchShare(100, 200, FIRST, GAP, bounded=True)
-    policy.live(0.0, 30)
+def test_batches_go_on_after_a_peak_that_took_all_places() -> None:
+    policy = share()
+    policy.live(0.0, 1000)
     policy.live(1.0, 5)
-    assert policy.limit(BOUNDED_PEAK_SECONDS) == 70
-    assert policy.limit(BOUNDED_PEAK_SECONDS + 1.5) == 95
-    policy.live(BOUNDED_PEAK_SECONDS + 1.5, 1000)
-    policy.live(BOUNDED_PEAK_SECONDS + 2.5, 5)
-    assert policy.limit(BOUNDED_PEAK_SECONDS + 3) == 0
-    assert policy.limit(BOUNDED_PEAK_SECONDS + 6) == 25, "batches go on after a peak that took all"
-    now = rounds(policy, 20, 2 * GAP, inside=99, begin=2 * BOUNDED_PEAK_SECONDS + 4)
+    assert policy.limit(1.0) == 0
+    assert policy.limit(PEAK_SECONDS + 1.5) == 95
+
+
+def test_an_engine_with_bounded_steps_has_no_limit_beside_the_places_of_live_requests() -> None:
+    policy = BatchShare(100, 200, FIRST, GAP, bounded=True)
+    now = rounds(policy, 20, 2 * GAP, inside=99)
     assert policy.limit(now) == policy.beginning_limit(now) - 1 == 99
 
 
