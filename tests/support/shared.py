@@ -11,6 +11,7 @@ SETTINGS = {
     "BATCHYARD_ALLOW_SIMULATED": "1",
     "BATCHYARD_MIN_WINDOW": "1s",
     "BATCHYARD_MAX_REQUESTS": "200000",
+    "BATCHYARD_ENGINE_IDLE_SECONDS": "100",  # an idle one takes in two minutes what its start takes
     "BATCHYARD_REQUEST_TIMEOUT": "20",
     "BATCHYARD_LIVE_START_SECONDS": "300",  # no test waits for an engine that does not come
     "BATCHYARD_WEBHOOKS_ALLOW_PRIVATE": "1",
