@@ -255,8 +255,7 @@ def main() -> None:
         "both, unprotected": {**both, "tier": "flex"},
         "both, as shipped": both,
     }
-    # On two CPUs a step with a prompt exceeds any target and leaves batches the least share, so a low one is cheap.
-    targets = options.live or ("{}" if options.model == "simulated" else "{itl_ms = 75}")
+    targets = options.live or "{}"
     others = {}
     preset = PRESETS.get(options.model)
     notes = [preset.note()] if preset is not None else []

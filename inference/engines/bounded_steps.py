@@ -20,7 +20,12 @@ The lower priority is also the last to lose its KV cache.
 STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 """The variable with the longest step beside live requests, which vLLM's scheduler reads in the engine's process."""
 LEAST_SHARE = 0.1
-"""Batches get this share of the target in each step, even if live requests alone exceed it."""
+"""Batches get this share of a step's time, even if prompts of live requests exceed it."""
+MARGIN = 1.25
+"""Steps may take this many times what the tokens of live requests alone take, even beyond the target.
+
+A target that live requests alone miss would take batches' throughput and make no token come earlier.
+"""
 LEAST_PROMPTS = 1 / 2
 """Least share of live prompts in a step, even beyond its target. With less, live requests queue up."""
 SAMPLED = 8
@@ -123,13 +128,14 @@ class BoundedSteps:
         tokens = sum(all_needed) - sum(further)
         context = sum(request.num_computed_tokens for request in live)
         taken = self._time.seconds((1, len(live), max(0, tokens - len(live)), context))
+        target = max(self._target, MARGIN * taken)
         # The first prompt is computed whole. Others that came with it would delay each token by as much again.
-        fitting = max(next(filter(None, further), 0), self._fitting(self._target - taken, 0))
+        fitting = max(next(filter(None, further), 0), self._fitting(target - taken, 0))
         prompts = max(fitting, math.ceil(LEAST_PROMPTS * sum(further)))
         entering = sum(further) > prompts or len(live) > sum(request.priority == LIVE for request in self.running)
         prompts = min(sum(further), prompts)
         tokens = min(self._most, tokens + prompts)
-        left = max(self._target - taken - self._time.costs[2] * prompts, LEAST_SHARE * self._target)
+        left = max(target - taken - self._time.costs[2] * prompts, LEAST_SHARE * target)
         # vLLM goes through the running requests in this order, and then through those that wait.
         self.running.sort(key=lambda request: (request.is_prefill_chunk, request.priority))
         for request in self.running:
