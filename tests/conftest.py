@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import shutil
@@ -52,6 +53,15 @@ pytest_plugins = [
 
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A sixth of the CPU of a test process went into garbage collections that found nothing.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 class _Loggers(dict[str, Any]):
