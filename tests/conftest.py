@@ -54,14 +54,13 @@ pytest_plugins = [
 # A shell makes its background jobs ignore Ctrl-C, and what they start inherits that. Tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A sixth of the CPU of a test process went into garbage collections that found nothing.
-gc.disable()
+gc.set_threshold(20_000)
 
 
 def pytest_collection_finish() -> None:
+    """Keep what exists now out of garbage collections."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
-    gc.enable()
 
 
 class _Loggers(dict[str, Any]):
