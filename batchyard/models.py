@@ -98,7 +98,7 @@ class LiveSettings(_TomlTable):
 
     @property
     def step_seconds(self) -> float | None:
-        """The longest step beside live requests; None without bound."""
+        """The target of a step beside live requests; None without bound."""
         if not self.bound_steps or self.mode == "off":
             return None
         # A first token waits for the end of a step, and comes with the next.

@@ -18,7 +18,7 @@ LIVE, BATCH = 0, 1
 The lower priority is also the last to lose its KV cache.
 """
 STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
-"""The variable with the longest step beside live requests, which vLLM's scheduler reads in the engine's process."""
+"""The variable with the target of a step beside live requests, which vLLM's scheduler reads in the engine's process."""
 LEAST_SHARE = 0.1
 """Batches get this share of a step's time, even if prompts of live requests exceed it."""
 MARGIN = 1.25

@@ -63,7 +63,7 @@ class RunningStack:
         began = time.monotonic()
         while not (batch.status in TERMINAL or (until is not None and until(batch))):
             waited = time.monotonic() - began
-            assert waited < PATIENCE * seconds, f"still {batch.status} after {waited} s: {batch.to_json()}"
+            assert waited < PATIENCE * seconds, f"still {batch.status} after {waited:.0f} s: {batch.to_json()}"
             time.sleep(0.1 if until is not None else _pause(waited))
             batch = self.client.batches.retrieve(batch.id)
         return batch
@@ -100,7 +100,7 @@ class RunningStack:
         began = time.monotonic()
         while job["status"] not in TERMINAL:
             waited = time.monotonic() - began
-            assert waited < PATIENCE * seconds, f"still {job['status']} after {waited} s: {job}"
+            assert waited < PATIENCE * seconds, f"still {job['status']} after {waited:.0f} s: {job}"
             time.sleep(_pause(waited))
             job = cast(dict[str, Any], self.client.get(f"/jobs/{job['id']}", cast_to=object))
         return job
