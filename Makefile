@@ -150,7 +150,6 @@ bench: dev
 	$(BIN)/python benchmarks/small_batches.py
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/live.py --replicas 2
-	$(BIN)/python benchmarks/live.py --model 40m
 	$(BIN)/python benchmarks/live.py --model 300m
 	$(BIN)/python benchmarks/bounded_without_live.py
 	$(BIN)/python benchmarks/live_direct.py

@@ -94,7 +94,7 @@ class LiveSettings(_TomlTable):
     )
     ttft_ms: PositiveFloat = 1000.0
     itl_ms: PositiveFloat = 100.0
-    bound_steps: bool = Field(True, description="engine vllm: its steps end within the targets while live requests run")
+    bound_steps: bool = Field(True, description="engine vllm: its steps have the targets while live requests run")
 
     @property
     def step_seconds(self) -> float | None:
