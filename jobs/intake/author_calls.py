@@ -14,7 +14,7 @@ from batchyard.recipes import Recipe
 from batchyard.settings import Settings
 from jobs.catalogue import catalogue_of
 from recipes import registry
-from recipes.processes import KillablePool
+from recipes.processes import KillablePool, reason
 from tasks.context import AppContext
 
 SECONDS = 5.0
@@ -42,7 +42,7 @@ def call(
     except Exception as error:
         message = (
             f"The {what} of recipe {recipe.name!r} ({catalogue_of(context).place(recipe)}) failed: "
-            f"{processes.reason(error)}. {remedy}"
+            f"{reason(error)}. {remedy}"
         )
         raise RequestError(message, code="recipe_hangs", param="recipe") from error
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from batchyard.recipes import Check, Checked, Item, Score, Scored, scored
 from jobs.running.live_item import ToJudge
 from recipes import gates, registry, rewards
-from recipes.processes import KillablePool
+from recipes.processes import KillablePool, reason
 from recipes.registry import Catalogue
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Judges:
     def __init__(self, folder: str, processes: int, seconds: float) -> None:
         """`folder`: the deployment's own recipes, empty for none. `seconds`: the longest that one call may take."""
         self._folder = folder
-        self._processes = KillablePool(processes, seconds)
+        self._processes = KillablePool(processes, seconds, functools.partial(_load, folder))
 
     def submit(self, calls: Sequence[Work], done: Callable[[int, Verdict], None]) -> None:
         """Judge calls. `done` gets the index and the outcome of each, in another thread."""
@@ -71,6 +71,8 @@ class Judges:
     def _ended(
         self, calls: Sequence[Work], indices: range, done: Callable[[int, Verdict], None], future: Future[list[Verdict]]
     ) -> None:
+        if future.cancelled():  # this process ends; another judges them
+            return
         try:
             outcomes = future.result()
         except Exception as error:  # noqa: BLE001  whatever ended the process, or the pool
@@ -79,9 +81,13 @@ class Judges:
                 for index in indices:
                     self._submit(calls, range(index, index + 1), done)
                 return
-            outcomes = [failed(calls[indices[0]][0], self._processes.reason(error))]
+            outcomes = [failed(calls[indices[0]][0], reason(error))]
         for index, outcome in zip(indices, outcomes, strict=True):
             done(index, outcome)
+
+
+def _load(folder: str) -> None:
+    registry.loaded(folder)
 
 
 def _judge(folder: str, calls: list[tuple[ToJudge, Any]]) -> list[Verdict]:

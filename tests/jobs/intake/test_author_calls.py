@@ -96,7 +96,7 @@ def test_a_function_that_ends_its_process_is_named(context: AppContext) -> None:
 
 def test_what_a_function_refuses_is_said_as_that_of_a_built_in_recipe(context: AppContext) -> None:
     error = refused(context, "odd", "raises")
-    assert (error.code, error.param, error.status) == ("invalid_value", "options.hangs", 400)
+    assert (error.code, error.param, error.status) == ("invalid_value", "options.hangs", 400), error.message
     assert error.message == "Invalid value for 'options.hangs': the recipe says no."
     configuration = registry.check(context, "odd", {}, "24h")
     assert [stage.name for stage in configuration.stages] == ["ask"] and configuration.expected == [1.0]
