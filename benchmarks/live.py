@@ -84,7 +84,8 @@ async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, Any],
                 if "error" in chunk:
                     outcome.errors.append(str(chunk["error"])[:200])
                     return
-                if not chunk["choices"] or not chunk["choices"][0]["delta"].get("content"):
+                # A token may have no text, as the first bytes of a character. The first chunk alone has no token.
+                if not chunk["choices"] or chunk["choices"][0]["delta"].get("role"):
                     continue
                 now = time.monotonic()
                 if last:
