@@ -47,12 +47,16 @@ class KillablePool:
         self._is_closed = False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Return the future of a call. It raises what the function or `load` raises, or CallStopped.
+        """Return the future of a call. It raises what the function, `load` or pickling raises, or CallStopped.
 
         A pool that is closed cancels it.
         """
         future = Future[Any]()
-        call = (future, self._seconds, pickle.dumps((function, args)))
+        try:
+            call = (future, self._seconds, pickle.dumps((function, args)))
+        except Exception as error:  # noqa: BLE001  an author's object may raise anything
+            future.set_exception(error)
+            return future
         with self._lock:
             if self._is_closed:
                 future.cancel()

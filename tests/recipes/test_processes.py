@@ -24,6 +24,11 @@ class TwoArguments(Exception):
         super().__init__(f"{place}: {problem}")
 
 
+class Unpicklable:
+    def __reduce__(self) -> str:
+        raise TypeError("it holds a connection")
+
+
 def killed_at_first(marker: Path) -> None:
     """End this process as Linux does when memory is short."""
     if not marker.exists():
@@ -69,6 +74,7 @@ def test_what_loading_raises_is_said_and_the_next_call_loads_again(tmp_path: Pat
         ((time.sleep, 600), "ran longer than 0.5 seconds"),
         ((raise_two_arguments,), "RuntimeError: TwoArguments: line 3: no such column"),
         ((functools.partial, "no function"), "TypeError: the first argument must be callable"),
+        ((abs, Unpicklable()), "TypeError: it holds a connection"),
     ],
 )
 def test_how_a_call_ended_is_said_and_the_next_one_is_made(
