@@ -150,6 +150,8 @@ def run(scenario: Scenario, model: str, settings: dict[str, str], *, live: bool,
         before = answered_tokens(server)
         asyncio.run(traffic(server, key, scenario if live else silent(scenario), tier, outcome))
         outcome.batch_tokens -= before
+        if submitted and all(server.batch(batch_id)["completed_at"] for batch_id in submitted):
+            outcome.errors.append("the batches ended before the live requests did: they need more rows")
         engines = server.call("GET", "/queue")["engines"] or []
         outcome.redone = sum(engine.get("redone_requests", 0) for engine in engines)
         outcome.batches = [harness.ended(server, batch_id) for batch_id in submitted]
@@ -271,7 +273,7 @@ def main() -> None:
             "engine_args = {max_model_len = 1024, max_num_seqs = 16, max_num_batched_tokens = 128}\n"
         )
         # A prompt takes this engine on two CPUs two to three times as long as a token does, as in the scenario.
-        scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), 160)
+        scenario = Scenario((1.5, 0.1, 1.5, 0.1), options.seconds / 4, 13, (24, 12), (24, 12), 320)
     if options.model != "simulated":
         runs |= {"both, limits of places": both, "both, vLLM's priority alone": both}
         others = {

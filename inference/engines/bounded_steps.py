@@ -21,7 +21,7 @@ STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 """The variable with the target of a step beside live requests, which vLLM's scheduler reads in the engine's process."""
 LEAST_SHARE = 0.1
 """Batches get this share of a step's time, even if prompts of live requests exceed it."""
-MARGIN = 1.1
+MARGIN = 1.25
 """Steps may take this many times what the tokens of live requests alone take, even beyond the target.
 
 A target that live requests alone miss would take batches' throughput and make no token come earlier.
