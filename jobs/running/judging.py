@@ -54,7 +54,8 @@ class Judges:
     def __init__(self, folder: str, processes: int, seconds: float) -> None:
         """`folder`: the deployment's own recipes, empty for none. `seconds`: the longest that one call may take."""
         self._folder = folder
-        self._processes = KillablePool(processes, seconds, functools.partial(_load, folder))
+        load = functools.partial(_judge, folder, [])
+        self._processes = KillablePool(processes, seconds, load)
 
     def submit(self, calls: Sequence[Work], done: Callable[[int, Verdict], None]) -> None:
         """Judge calls. `done` gets the index and the outcome of each, in another thread."""
@@ -84,10 +85,6 @@ class Judges:
             outcomes = [failed(calls[indices[0]][0], reason(error))]
         for index, outcome in zip(indices, outcomes, strict=True):
             done(index, outcome)
-
-
-def _load(folder: str) -> None:
-    registry.loaded(folder)
 
 
 def _judge(folder: str, calls: list[tuple[ToJudge, Any]]) -> list[Verdict]:
