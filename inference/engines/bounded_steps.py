@@ -7,10 +7,13 @@ the step has time for. It learns how long a step takes from the steps before.
 
 import math
 import os
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from operator import mul
 from time import monotonic
 from typing import Any
+
+import numpy as np
 
 LIVE, BATCH = 0, 1
 """Priorities of requests. Answers come before prompts, and among either the lower priority first.
@@ -19,10 +22,8 @@ The lower priority is also the last to lose its KV cache.
 """
 STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 """The variable with the target of a step beside live requests, which vLLM's scheduler reads in the engine's process."""
-LEAST_SHARE = 0.1
-"""Batches get this share of a step's time, even if prompts of live requests exceed it."""
-MARGIN = 1.25
-"""Steps may take this many times what the tokens of live requests alone take, even beyond the target.
+LEAST_SHARE = 1 / 10
+"""Batches get this share of a step's time at least, even if live requests alone take longer than its target.
 
 A target that live requests alone miss would take batches' throughput and make no token come earlier.
 """
@@ -33,35 +34,50 @@ SAMPLED = 8
 
 That adds 0.2 % to the steps of a model with 1 M parameters on two CPUs, and less to longer ones.
 """
-KEPT = 0.99
-"""The weight of earlier steps shrinks by this factor with each measured step."""
-SWEEPS = 10
-"""Rounds of improving the costs after each measured step. The next step continues where they end."""
+FIRST = 64
+"""The first so many steps are all measured, so that the costs are known before live requests come."""
+KEPT = 16
+"""The latest so many steps of each kind teach. Kinds that have become rare stay known."""
+NEGLIGIBLE = 0.02
+"""Relative deviations below this one count alike."""
+INERTIA = 1e-3
+"""How strongly costs that the steps hardly tell apart stay as they are."""
 
 
 class StepTime:
-    """Learns the time of a step from its content: least squares without negative costs, recent steps first.
+    """Learns the time of a step from its content: least absolute deviations, without negative costs.
 
     A content is (1, requests, tokens beyond one per request, tokens of context), and `costs` are the seconds of each.
+    Deviations are relative, and not squared, so that steps which other processes held up hardly count. Each step is one
+    round of iteratively reweighted least squares.
     """
 
     def __init__(self) -> None:
         self.costs = [0.0] * 4
-        self._products = [[0.0] * 4 for _ in self.costs]
-        self._sums = [0.0] * 4
+        # A row per step: its content, divided by its seconds.
+        self._steps = np.empty((0, 4))
+        self._rows: defaultdict[tuple[int, ...], deque[int]] = defaultdict(deque)
 
-    def learn(self, content: Sequence[float], seconds: float) -> None:
-        """Learn from a step. Costs that the steps do not tell apart keep their proportions."""
-        for one, row in zip(content, self._products, strict=True):
-            row[:] = [KEPT * product + one * other for product, other in zip(row, content, strict=True)]
-        self._sums = [KEPT * total + one * seconds for total, one in zip(self._sums, content, strict=True)]
-        for _ in range(SWEEPS):
-            # The constant comes last: what tokens explain is theirs, so that a first guess lets too few in.
-            for place in (2, 1, 3, 0):
-                row = self._products[place]
-                if row[place]:
-                    rest = self._sums[place] - sum(map(mul, row, self.costs))
-                    self.costs[place] = max(0.0, self.costs[place] + rest / row[place])
+    def learn(self, content: Sequence[int], seconds: float) -> None:
+        """Learn from a step. Costs that the steps do not tell apart stay near what they were."""
+        rows = self._rows[tuple(amount.bit_length() for amount in content[1:3])]
+        if len(rows) < KEPT:
+            rows.appendleft(len(self._steps))
+            self._steps = np.vstack((self._steps, np.zeros(4)))
+        self._steps[rows[0]] = np.array(content) / max(seconds, 1e-9)
+        rows.rotate()
+        weighted = self._steps.T / np.maximum(np.abs(self._steps @ self.costs - 1), NEGLIGIBLE)
+        products, sums = weighted @ self._steps, weighted.sum(axis=1)
+        inertia = INERTIA * products.diagonal()
+        products, sums = products + np.diag(inertia), sums + inertia * self.costs
+        positive = inertia > 0
+        while True:
+            costs = np.zeros(4)
+            costs[positive] = np.linalg.solve(products[np.ix_(positive, positive)], sums[positive])
+            if (costs >= 0).all():
+                break
+            positive &= costs > 0
+        self.costs = costs.tolist()
 
     def seconds(self, content: Sequence[float]) -> float:
         """Return the expected time of a step."""
@@ -101,7 +117,7 @@ class BoundedSteps:
         output = super().schedule(*args, **options)  # type: ignore[misc]
         self.max_num_scheduled_tokens = self._most
         scheduled = output.num_scheduled_tokens
-        if scheduled and (self._live or self.current_step % SAMPLED == 0):
+        if scheduled and (self._live or self.current_step < FIRST or self.current_step % SAMPLED == 0):
             context = sum(self.requests[name].num_computed_tokens for name in scheduled)
             content = 1, len(scheduled), output.total_num_scheduled_tokens - len(scheduled), context
             # vLLM has two steps under way at most, or one per stage of a pipeline.
@@ -128,7 +144,7 @@ class BoundedSteps:
         tokens = sum(all_needed) - sum(further)
         context = sum(request.num_computed_tokens for request in live)
         taken = self._time.seconds((1, len(live), max(0, tokens - len(live)), context))
-        target = max(self._target, MARGIN * taken)
+        target = max(self._target, taken / (1 - LEAST_SHARE))
         # The first prompt is computed whole. Others that came with it would delay each token by as much again.
         fitting = max(next(filter(None, further), 0), self._fitting(target - taken, 0))
         prompts = max(fitting, math.ceil(LEAST_PROMPTS * sum(further)))
