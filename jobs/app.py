@@ -28,6 +28,9 @@ def advance_leased(context: AppContext, job_id: str, holder: str) -> None:
             job = session.get_one(Job, job_id)
         if job.status in ("in_progress", "cancelling"):
             kind_of_job(context, job).tick(context, lease, job)
+        else:  # after a pause it would look as if a message to finish it had been sent, though its batches still run
+            with context.database.write() as session:
+                lease.release(session)
 
 
 @app.task(name="job.validate", bind=True)

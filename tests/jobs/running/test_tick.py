@@ -30,6 +30,7 @@ from store.database import Database
 from store.formats import job_chunks
 from store.jobs import chunk_records, lifecycle
 from store.records import Job
+from store.work import turns
 from tasks.context import AppContext
 from tasks.execution import tally
 from tests.support.rows import until
@@ -326,6 +327,19 @@ def test_what_items_end_as_and_what_their_results_count_is_counted_by_recipe(
         ("counter", "two", "seen"): 3,
     }
     assert sum(number for key, number in totals.items() if key[0] == "tick") > 0
+
+
+def test_a_message_that_comes_late_does_not_finish_a_job_before_its_batches(
+    deployed: Callable[[str], AppContext], project: str
+) -> None:
+    running = Running(deployed(TWO), project, ["a"])
+    for stage in ("draft", "final"):
+        running.tick()
+        running.answer(stage)
+    running.tick(2)
+    assert running.job.status == "finalizing"
+    with running.context.database.read() as session:
+        assert not [one for one in turns.oldest(session, "finishing") if one.noun == "job"], "its batches run"
 
 
 def test_items_that_end_with_their_job_are_counted_once(
