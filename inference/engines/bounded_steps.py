@@ -40,6 +40,8 @@ KEPT = 16
 """The latest so many steps of each kind teach. Kinds that have become rare stay known."""
 NEGLIGIBLE = 0.02
 """Relative deviations below this one count alike."""
+QUICKEST = 1 / 5
+"""A step counts as this share of the expected time at least: one that ends with a late one seems to take no time."""
 INERTIA = 1e-3
 """How strongly costs that the steps hardly tell apart stay as they are."""
 
@@ -64,7 +66,7 @@ class StepTime:
         if len(rows) < KEPT:
             rows.appendleft(len(self._steps))
             self._steps = np.vstack((self._steps, np.zeros(4)))
-        self._steps[rows[0]] = np.array(content) / max(seconds, 1e-9)
+        self._steps[rows[0]] = np.array(content) / max(seconds, QUICKEST * self.seconds(content), 1e-9)
         rows.rotate()
         weighted = self._steps.T / np.maximum(np.abs(self._steps @ self.costs - 1), NEGLIGIBLE)
         products, sums = weighted @ self._steps, weighted.sum(axis=1)

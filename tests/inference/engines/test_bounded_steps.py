@@ -33,6 +33,15 @@ def test_steps_that_other_processes_hold_up_hardly_change_the_expected_time() ->
     assert time.seconds((1, 8, 30, 10)) == pytest.approx(STEP + 8 * REQUEST + 30 * TOKEN, rel=0.02)
 
 
+def test_steps_that_end_with_a_late_one_hardly_change_the_expected_time() -> None:
+    chance, time = random.Random(1), StepTime()
+    for number in range(300):
+        requests = chance.randint(1, 16)
+        seconds = STEP + REQUEST * requests
+        time.learn((1, requests, 0, 10), 0.0002 if number % 20 == 19 else seconds * (2 if number % 20 == 18 else 1))
+    assert time.seconds((1, 8, 0, 10)) == pytest.approx(STEP + 8 * REQUEST, rel=0.02)
+
+
 def test_the_time_of_steps_that_have_become_rare_stays_known() -> None:
     chance, time = random.Random(1), StepTime()
     for number in range(2000):
