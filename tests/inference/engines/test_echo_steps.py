@@ -153,9 +153,8 @@ def test_steps_beside_live_requests_have_the_bound_of_engine_vllm() -> None:
     assert bound_end < 1.2 * free_end, "batches have the rest of each step"
 
 
-@pytest.mark.parametrize(("batches", "longest"), [(200, 0.047), (0, 0.06)])
-def test_live_prompts_that_come_together_share_a_step_only_without_batches(batches: int, longest: float) -> None:
-    async def scene() -> list[float]:
+def test_live_prompts_that_come_together_share_a_step_that_batches_lengthen_by_a_ninth() -> None:
+    async def longest_gap(batches: int) -> float:
         engine = simulator({"itl_ms": 42}, slots=16)
         batch = await begun(*(answered(engine, 10, 20) for _ in range(batches)))
         await asyncio.sleep(1)
@@ -165,9 +164,11 @@ def test_live_prompts_that_come_together_share_a_step_only_without_batches(batch
             pair = await begun(*(streamed(engine, 60, 2) for _ in range(2)))
             await asyncio.gather(*pair)
         await asyncio.gather(*batch)
-        return gaps(await stream)
+        return max(gaps(await stream))
 
-    assert max(simulated_time.run(scene())) == pytest.approx(longest, rel=0.02)
+    alone = simulated_time.run(longest_gap(batches=0))
+    assert alone == pytest.approx(0.06, rel=0.02), "both prompts of 60 tokens"
+    assert alone < simulated_time.run(longest_gap(batches=200)) < 1.13 * alone
 
 
 def test_the_presets_of_the_benchmark_are_entries_of_models_toml() -> None:

@@ -19,19 +19,19 @@ STEP, REQUEST, TOKEN = 0.06, 0.005, 0.004
 """What a step takes, each of its requests, and each further token of a prompt."""
 
 
-def config(**options: Any) -> Any:
+def config(blocks: int = 1000, **options: Any) -> Any:
     arguments: dict[str, Any] = {"max_model_len": 1024, "max_num_seqs": 16, "max_num_batched_tokens": 128}
     arguments |= {"scheduling_policy": "priority", "skip_tokenizer_init": True, "block_size": 32, "enforce_eager": True}
     arguments["enable_prefix_caching"] = False
     made = internals.AsyncEngineArgs(model=NANO, **{**arguments, **options}).create_engine_config()
-    made.cache_config.num_gpu_blocks = 1000
+    made.cache_config.num_gpu_blocks = blocks
     return made
 
 
 class Steps:
     """A scheduler, and a model whose steps take the time that this test says."""
 
-    def __init__(self, scheduler: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, scheduler: type[Any], monkeypatch: pytest.MonkeyPatch, blocks: int = 1000) -> None:
         import torch
         from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
         from vllm.v1.structured_output import StructuredOutputManager
@@ -39,9 +39,9 @@ class Steps:
         self.now = 0.0
         monkeypatch.setenv(STEP_SECONDS, str(TARGET))
         monkeypatch.setattr(BoundedSteps, "clock", lambda _: self.now)
-        settings = config()
+        settings = config(blocks)
         spec = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.float16)
-        cache = KVCacheConfig(num_blocks=1000, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["one"], spec)])
+        cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["one"], spec)])
         self.scheduler = scheduler(
             vllm_config=settings,
             kv_cache_config=cache,
@@ -134,6 +134,23 @@ def test_prompts_of_batches_longer_than_a_step_has_time_for_enter_in_parts(steps
     assert 0 < max(tokens.get("long", 0) for _, tokens in parts) < 30
     assert max(seconds for seconds, _ in parts) < 1.1 * TARGET
     assert steps.left["long"] < 2
+
+
+def test_a_live_request_that_waits_for_the_blocks_of_a_long_prompt_does_not_hold_it_back(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Steps(type(steps.scheduler), monkeypatch, blocks=20)
+    for number in range(4):
+        small.add(f"batch {number}", 30, 20)
+    for _ in range(60):
+        small.step()
+    small.add("long", 605, 4)
+    for _ in range(4):
+        small.step()
+    small.add("live", 200, 4, LIVE)  # needs four blocks in its first step, and three are left
+    for _ in range(30):
+        small.step()
+    assert not any(small.left.values())
 
 
 def test_each_request_gets_all_its_tokens_with_live_ones_among_them(steps: Steps) -> None:
