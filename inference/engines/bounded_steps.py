@@ -1,8 +1,8 @@
 """The bound of an engine's steps beside live requests.
 
 Each token of a live request waits for the whole step that computes it, and engines fill steps with prompts. While live
-and batch requests are in the engine, a bounded scheduler gives live ones what they would get alone, and batches as many
-tokens as the step has time for. It learns how long a step takes from the steps before.
+and batch requests are in the engine, a bounded scheduler gives live ones what they need, and batches as many tokens as
+the step has time for. It learns how long a step takes from the steps before.
 """
 
 import math
@@ -25,8 +25,10 @@ STEP_SECONDS = "BATCHYARD_STEP_SECONDS"
 LEAST_SHARE = 1 / 10
 """Batches get this share of a step's time at least, even if live requests alone take longer than its target.
 
-Without it, a target that live requests alone miss would stop batches, and make tokens come a tenth earlier at most.
+A target that live requests alone miss would take batches' throughput and make no token come earlier.
 """
+LEAST_PROMPTS = 1 / 2
+"""Least share of live prompts in a step, even beyond its target. With less, live requests queue up."""
 SAMPLED = 8
 """Without live requests, one step of so many is measured.
 
@@ -89,6 +91,7 @@ class BoundedSteps:
 
     current_step: int
     max_num_scheduled_tokens: int
+    num_spec_tokens = 0
     requests: dict[Any, Any]
     running: list[Any]
     clock = staticmethod(monotonic)
@@ -140,11 +143,20 @@ class BoundedSteps:
     def _bound(self) -> int:
         """Return the tokens of the next step, and hold back the batches' requests for which it has no time."""
         live = self._live.values()
-        tokens = min(self._most, sum(map(_needed, live)))
+        all_needed = [_needed(request) for request in live]
+        # Tokens of prompts, in the order of their arrival: more than a token and what was drafted after it.
+        further = [max(0, tokens - 1 - self.num_spec_tokens) for tokens in all_needed]
+        tokens = sum(all_needed) - sum(further)
         context = sum(request.num_computed_tokens for request in live)
         taken = self._time.seconds((1, len(live), max(0, tokens - len(live)), context))
-        left = max(self._target - taken, LEAST_SHARE / (1 - LEAST_SHARE) * taken)
-        entering = len(live) > sum(request.priority == LIVE for request in self.running)
+        target = max(self._target, taken / (1 - LEAST_SHARE))
+        # The first prompt is computed whole. Others that came with it would delay each token by as much again.
+        fitting = max(next(filter(None, further), 0), self._fitting(target - taken, 0))
+        prompts = max(fitting, math.ceil(LEAST_PROMPTS * sum(further)))
+        entering = sum(further) > prompts or len(live) > sum(request.priority == LIVE for request in self.running)
+        prompts = min(sum(further), prompts)
+        tokens = min(self._most, tokens + prompts)
+        left = max(target - taken - self._time.costs[2] * prompts, LEAST_SHARE * target)
         # vLLM goes through the running requests in this order, and then through those that wait.
         self.running.sort(key=lambda request: (request.is_prefill_chunk, request.priority))
         for request in self.running:
@@ -161,7 +173,7 @@ class BoundedSteps:
             elif self._advancing:
                 later = self.current_step + 2
                 request.next_decode_eligible_step = max(request.next_decode_eligible_step, later)
-        return tokens + self._fitting(left, 0)
+        return tokens if entering else tokens + self._fitting(left, 0)
 
     def _fitting(self, seconds: float, context: int) -> int:
         """Return how many tokens of one request a step computes in this time."""
